@@ -1,0 +1,1 @@
+"""The `tritonpilot` command: one file per command, imported only when that command runs."""

@@ -1,0 +1,71 @@
+"""Entry point of `tritonpilot`.
+
+    exit code 0    done
+    exit code 1    the work failed: one line on stderr says why and what to do
+    exit code 2    wrong use: click's usage message
+    exit code 130  interrupted by Ctrl-C
+
+A command is a module of this package that holds a click command called `command`. It is imported when it runs or
+when its own help is asked for; the list of commands is shown from the table below, so `tritonpilot --help` loads
+neither torch nor tritonclient.
+"""
+
+import importlib
+import sys
+
+import click
+
+from pilot_base.errors import PilotError
+
+# name -> the line that `tritonpilot --help` shows; the order is the order of the work.
+COMMANDS = {
+    "doctor": "Say what this machine has, what is missing, and the command that mends it.",
+    "tune": "Export a model, find its fastest configuration within a latency budget, and prove it.",
+    "export": "Turn a PyTorch model or an LLM into verified, installed model files.",
+    "check": "Lint a model repository: what a server would refuse or silently misserve.",
+    "serve": "Start a Triton server on a model repository and watch over it.",
+    "infer": "Send one request to a model and print the answer.",
+    "generate": "Send a prompt to an LLM and print (or stream) its answer.",
+    "chat": "Talk with an LLM in the terminal.",
+    "sweep": "Measure a model over its knobs and choose within a latency budget.",
+    "report": "Write the HTML report of a sweep.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one at a time, from `pilot_cli.<name>`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"pilot_cli.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"pilot_cli.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="tritonpilot")
+def cli() -> None:
+    """From a model and a latency budget to the fastest Triton deployment that keeps it.
+
+    Start with `tritonpilot doctor`, then `tritonpilot tune minilm`.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit with the code that the module's docstring lists."""
+    try:
+        cli.main(standalone_mode=True)
+    except PilotError as error:
+        click.echo(f"tritonpilot: error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""Tools on tritonclient: requests, streams, repository control, statistics and model configurations."""

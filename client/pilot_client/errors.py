@@ -1,0 +1,35 @@
+"""Errors of a request: who refused it, and what to change.
+
+ClientError
+  ServerUnreachableError    nothing answers at the address
+  ModelNotReadyError        the server answers, the model does not (unknown, not loaded, failed to load)
+  BadRequestError           the request itself is wrong: a tensor's name, type or shape, a parameter
+  RequestTimeoutError       no final response within the deadline
+  ConfigError               a config.pbtxt cannot be read or written
+"""
+
+from pilot_base.errors import PilotError
+
+
+class ClientError(PilotError):
+    """A request was refused or not answered."""
+
+
+class ServerUnreachableError(ClientError):
+    """Nothing answers at the address."""
+
+
+class ModelNotReadyError(ClientError):
+    """The server answers, but the model is unknown, not loaded, or failed to load."""
+
+
+class BadRequestError(ClientError):
+    """The request itself is wrong."""
+
+
+class RequestTimeoutError(ClientError):
+    """No final response within the deadline."""
+
+
+class ConfigError(ClientError):
+    """A model configuration cannot be read or written."""
