@@ -21,6 +21,7 @@ class Runner(Protocol):
     num_blocks: int
     block_size: int
     vocab_size: int
+    max_model_len: int  # tokens of one sequence, at most
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Write K and V of every token of the batch to its slot, and return the logits of `batch.sampled_rows`.

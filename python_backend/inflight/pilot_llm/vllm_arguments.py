@@ -34,7 +34,7 @@ IGNORED_VLLM_ARGUMENTS = frozenset(
     data_parallel_start_rank dbo_decode_token_threshold dbo_prefill_token_threshold dcp_kv_cache_interleave_size
     decode_context_parallel_size default_mm_loras disable_async_output_proc disable_cascade_attn
     disable_chunked_mm_input disable_custom_all_reduce disable_hybrid_kv_cache_manager disable_log_requests
-    disable_log_stats disable_mm_preprocessor_cache disable_nccl_for_dp_synchronization 
+    disable_log_stats disable_mm_preprocessor_cache disable_nccl_for_dp_synchronization
     distributed_executor_backend download_dir
     enable_dbo enable_eplb enable_expert_parallel enable_flashinfer_autotune enable_log_requests enable_mfu_metrics
     enable_multimodal_encoder_data_parallel enable_prompt_embeds enable_prompt_tokens_details enable_sleep_mode
