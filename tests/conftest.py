@@ -12,12 +12,15 @@ from pilot_server.running import RunningServer
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., RunningServer]]:
-    """`start_server(repository, **kwargs)`, arguments as `start_embedded`'s; stopped when the test ends."""
+    """`start_server(repository, **kwargs)`, arguments as `start_embedded`'s; ended at once when the test ends."""
     from pilot_server.embedded import start_embedded
 
     with ExitStack() as servers:
 
         def start(repository: Path, **kwargs: Any) -> RunningServer:
-            return servers.enter_context(start_embedded(repository, **kwargs))
+            server = start_embedded(repository, **kwargs)
+            # A drain waits for idle connections too: seconds in every test.
+            servers.callback(server.stop, drain_s=0.0)
+            return server
 
         yield start

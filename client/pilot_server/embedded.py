@@ -1,8 +1,6 @@
 """Starts tritonserver as a process of this machine, on 127.0.0.1 and under a keeper."""
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +8,12 @@ from pathlib import Path
 import psutil
 
 from pilot_base.progress import Say, silent
-from pilot_server.errors import PortTakenError, ServerError, StartError
+from pilot_server.errors import PortTakenError, PreflightError, ServerError, StartError
 from pilot_server.places import backends_dir
 from pilot_server.ports import Ports, free_ports, require_free
-from pilot_server.preflight import libpython, require_environment, require_shared_memory
+from pilot_server.preflight import libpython, require_environment, require_plain_names, require_shared_memory
 from pilot_server.run_folder import RunFolder, make_run_folder, remove_run_folder
-from pilot_server.running import KeptServer, RunningServer, wait_until_ready
+from pilot_server.running import KeptServer, RunningServer, start_keeper, wait_until_ready
 from pilot_server.toolchain import ServerToolchain, tritonserver
 
 _EXIT_TIMEOUT_S = 10
@@ -44,6 +42,7 @@ def start_embedded(
     """
     repository = _existing_repository(repository)
     toolchain = tritonserver(say)
+    require_plain_names(repository)
     require_shared_memory(repository)
     if ports is not None:
         require_free(ports, host)
@@ -78,7 +77,7 @@ def _start(
         _assemble(toolchain, folder.path, repository)
         require_environment(toolchain, environment)
         argv = server_argv(toolchain, folder.path, load, ports, host, extra_args)
-        keeper, pid = _start_keeper(argv, folder, log, environment)
+        keeper, pid = start_keeper(argv, folder, log, environment)
     except BaseException:
         remove_run_folder(folder.path)
         raise
@@ -88,10 +87,8 @@ def _start(
     try:
         if not wait_until_ready(http_url, ready_timeout_s, server.is_alive) or not _listens(pid, ports.http):
             raise _why_it_died(server, ports, host)
-    except BaseException as error:
+    except BaseException:
         server.stop(drain_s=0.0)
-        if isinstance(error, StartError):
-            raise StartError(f"{error}. Its log ends with:\n{server.log_tail()}") from None
         raise
     return server
 
@@ -166,30 +163,6 @@ def _joined(*parts: str | None) -> str:
     return os.pathsep.join(part for part in parts if part)
 
 
-def _start_keeper(
-    argv: Sequence[str], folder: RunFolder, log: Path, environment: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
-    """The keeper's process and the server's pid."""
-    spec = {"argv": argv, "log_file": str(log), "folder": str(folder.path), "shm_prefix": folder.shm_prefix}
-    keeper = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), json.dumps(spec)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-        pass_fds=(folder.lock_fd,),
-    )
-    if keeper.stdin is None or keeper.stdout is None:
-        raise StartError("The keeper of the server has no pipes")
-    word, _, rest = keeper.stdout.readline().decode().strip().partition(" ")
-    if word == "started":
-        return keeper, int(rest)
-    keeper.stdin.close()
-    keeper.stdout.close()
-    keeper.wait()
-    raise StartError(f"{argv[0]} could not be started: {rest or 'its keeper died'}")
-
-
 def _listens(pid: int, port: int) -> bool:
     """Whether it is this server that answers on the port, and not another that took it first."""
     try:
@@ -201,7 +174,12 @@ def _listens(pid: int, port: int) -> bool:
 
 def _why_it_died(server: KeptServer, ports: Ports, host: str) -> ServerError:
     log = server.log_tail(lines=200)
-    if "already in use" in log or "Address already in use" in log:
+    if "already in use" in log:
         require_free(ports, host)
         return PortTakenError(f"A port of {ports} on {host} was taken while the server started. Start it again")
-    return StartError(f"The server died while starting (pid {server.pid})")
+    if "Unable to initialize shared memory key" in log or "Failed to increase the shared memory pool" in log:
+        return PreflightError(
+            "/dev/shm is full: the server's Python models could not get their shared memory. "
+            "Enlarge it (in a container: --shm-size=1g), or lower the instance counts"
+        )
+    return server.died()

@@ -3,9 +3,11 @@
     our process --stdin-->  keeper  --starts-->  tritonserver  --starts-->  stubs        one process group of their own
                 <-stdout--
 
-    stdin   "stop SECONDS": end the server, let it drain for so long. End of file: our process has gone, anyhow.
+    stdin   "stop SECONDS": end the server, let it drain for so long; 0 is at once, also while it drains.
+            End of file: our process has gone, however it died.
     stdout  "started PID" once, or "failed REASON".
-    exit    when the server has ended and its process group, shared memory and (if our process has gone) folder too.
+    exit    when the server has ended, and with it its process group, its shared memory, what `cleanup` names, and
+            (if our process has gone) its folder.
 
 It runs as a plain script with the standard library alone. If it is itself killed, the kernel ends the server
 (PR_SET_PDEATHSIG), and the next start sweeps the rest (run_folder.sweep).
@@ -24,11 +26,14 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PARENT_GONE = -1.0
 _ORPHAN_DRAIN_S = 2.0
+# Beyond the drain, the server takes its time to unload the models.
+_UNLOAD_S = 1.0
 
 
 def main() -> int:
-    # argv[1]: {"argv": [...], "log_file": path, "folder": path, "shm_prefix": str}
+    # argv[1]: {"argv": [...], "log_file": path, "folder": path, "shm_prefix": str, "cleanup": [...] or null}
     spec = json.loads(sys.argv[1])
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
@@ -50,29 +55,34 @@ def main() -> int:
         _tell(f"failed {error}")
         return 1
     _tell(f"started {server.pid}")
-    drain_s = _wait_for_order(server, wakeup_read)
-    if drain_s is not None:
-        _end(server, wakeup_read, _ORPHAN_DRAIN_S if drain_s < 0 else drain_s)
+    order = _wait_for_order(server, wakeup_read, deadline=None)
+    if order is not None:
+        _end(server, wakeup_read, _ORPHAN_DRAIN_S if order == _PARENT_GONE else order)
     with contextlib.suppress(ProcessLookupError):
         # Stubs that the server has left behind.
         os.killpg(server.pid, signal.SIGKILL)
+    if spec["cleanup"] is not None:
+        subprocess.run(spec["cleanup"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for region in Path("/dev/shm").glob(spec["shm_prefix"] + "*"):
         region.unlink(missing_ok=True)
-    if drain_s is not None and drain_s < 0:
+    if order == _PARENT_GONE:
         shutil.rmtree(spec["folder"], ignore_errors=True)
     return server.returncode & 0xFF
 
 
-def _wait_for_order(server: subprocess.Popen[bytes], wakeup: int) -> float | None:
-    """Seconds to drain; negative when our process has gone; None when the server has ended by itself."""
+def _wait_for_order(server: subprocess.Popen[bytes], wakeup: int, deadline: float | None) -> float | None:
+    """Seconds to drain, or _PARENT_GONE; None when the server has ended by itself or the deadline has passed."""
     with selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
         selector.register(wakeup, selectors.EVENT_READ)
         while server.poll() is None:
-            for key, _ in selector.select():
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return None
+            for key, _ in selector.select(left_s):
                 if key.fd == 0:
                     words = os.read(0, 100).split()
-                    return float(words[1]) if words else -1.0
+                    return float(words[-1]) if words else _PARENT_GONE
                 if any(number != signal.SIGCHLD for number in os.read(wakeup, 100)):
                     return 0.0
     return None
@@ -80,13 +90,10 @@ def _wait_for_order(server: subprocess.Popen[bytes], wakeup: int) -> float | Non
 
 def _end(server: subprocess.Popen[bytes], wakeup: int, drain_s: float) -> None:
     """SIGTERM, then SIGKILL to the whole group: a dead stub makes the server wait out its own exit timeout."""
-    deadline = time.monotonic() + drain_s + 1.0
-    server.terminate()
-    with selectors.DefaultSelector() as selector:
-        selector.register(wakeup, selectors.EVENT_READ)
-        while server.poll() is None and time.monotonic() < deadline:
-            if selector.select(deadline - time.monotonic()):
-                os.read(wakeup, 100)
+    if drain_s > 0:
+        server.terminate()
+        # Any further order means: now.
+        _wait_for_order(server, wakeup, deadline=time.monotonic() + drain_s + _UNLOAD_S)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pilot_server.errors import PreflightError
+from pilot_server.run_folder import is_shell_safe
 from pilot_server.toolchain import PYTHON_VERSION, ServerToolchain
 
 # A stub starts with one region of this size, and grows it in steps of the same size.
@@ -91,6 +92,19 @@ def require_shared_memory(repository: Path, region_bytes: int = STUB_SHM_BYTES, 
             f"Enlarge it (in a container: --shm-size=1g; else: mount -o remount,size=1g {shm}), "
             "or lower the instance counts"
         )
+
+
+def require_plain_names(repository: Path) -> None:
+    """
+    Raises:
+        PreflightError: a model's name would break the unquoted shell line that starts its stub, which then hangs.
+    """
+    for config in repository.glob("*/config.pbtxt"):
+        if not is_shell_safe(config.parent.name):
+            raise PreflightError(
+                f"The server cannot start Python models of the name {config.parent.name!r}: "
+                f"rename the folder {config.parent} (letters, digits, '_', '-', '.')"
+            )
 
 
 def num_stubs(repository: Path) -> int:

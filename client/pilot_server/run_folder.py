@@ -13,8 +13,10 @@ $XDG_CACHE_HOME/tritonpilot/servers/
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +46,10 @@ def make_run_folder() -> RunFolder:
         ServerError: the cache folder cannot be written.
     """
     root = cache_dir() / "servers"
+    if not is_shell_safe(str(root)):
+        root = Path(tempfile.gettempdir()) / f"tritonpilot-{os.getuid()}" / "servers"
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(root / "lock"):
             _sweep(root)
             path = root / f"{_PREFIX}{secrets.token_hex(4)}"
@@ -57,6 +61,11 @@ def make_run_folder() -> RunFolder:
         raise ServerError(
             f"{root} cannot be written: {error.strerror}. Set XDG_CACHE_HOME to a folder that can be written"
         ) from error
+
+
+def is_shell_safe(text: str) -> bool:
+    """Whether a shell without quotes takes `text` as one word."""
+    return re.fullmatch(r"[\w.,:@%/+=-]+", text, re.ASCII) is not None
 
 
 def remove_run_folder(path: Path) -> None:

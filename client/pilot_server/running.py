@@ -1,18 +1,21 @@
 """A server that answers, however it was started."""
 
 import contextlib
+import json
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pilot_server.errors import StartError
-from pilot_server.run_folder import remove_run_folder
+from pilot_server.errors import ServerError, StartError
+from pilot_server.run_folder import RunFolder, remove_run_folder
 
 _POLL_S = 0.05
+_TAIL_LINES = 12
 
 
 class RunningServer:
@@ -37,6 +40,13 @@ class RunningServer:
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of its log, empty where the log is not ours."""
         return ""
+
+    def died(self) -> StartError:
+        """The error to raise for a server that died, with the end of its log."""
+        # The server prints tables of what it has loaded between its messages.
+        lines = [line for line in self.log_tail(200).splitlines() if line.strip() and line[0] not in "|+"]
+        tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
+        return StartError(f"The server (pid {self.pid}) died. Its log ends with:\n{tail}")
 
     def __enter__(self) -> Self:
         return self
@@ -67,18 +77,20 @@ class KeptServer(RunningServer):
         self._last_lines: list[str] = []
 
     def stop(self, drain_s: float = 10.0) -> None:
+        """As above; 0 ends it at once. Interrupted (Ctrl-C) while it drains, it ends at once too."""
         keeper = self._keeper
         if keeper.stdin is None or keeper.stdin.closed:
             return
-        # The keeper may have ended with the server: then there is nobody to tell, and closing tries again.
-        with contextlib.suppress(BrokenPipeError):
-            keeper.stdin.write(b"stop %f\n" % drain_s)
-            keeper.stdin.flush()
         try:
+            # The keeper ends by itself when the server does: then there is nobody to tell.
+            with contextlib.suppress(BrokenPipeError):
+                keeper.stdin.write(b"stop %f\n" % drain_s)
+                keeper.stdin.flush()
             keeper.wait()
         finally:
             with contextlib.suppress(BrokenPipeError):
                 keeper.stdin.close()
+            keeper.wait()
             if keeper.stdout is not None:
                 keeper.stdout.close()
             self._last_lines = _last_lines(self._log_file, 200)
@@ -90,6 +102,58 @@ class KeptServer(RunningServer):
 
     def log_tail(self, lines: int = 20) -> str:
         return "\n".join((_last_lines(self._log_file, lines) or self._last_lines)[-lines:])
+
+
+def start_keeper(
+    argv: Sequence[str],
+    folder: RunFolder,
+    log: Path,
+    environment: Mapping[str, str],
+    cleanup: Sequence[str] | None = None,
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start `argv` under a keeper, and return the keeper and the pid of `argv`. `cleanup` runs once that has ended.
+
+    Raises:
+        StartError: `argv` cannot be started.
+    """
+    spec = {
+        "argv": argv,
+        "log_file": str(log),
+        "folder": str(folder.path),
+        "shm_prefix": folder.shm_prefix,
+        "cleanup": cleanup,
+    }
+    keeper = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), json.dumps(spec)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(environment),
+        start_new_session=True,
+        pass_fds=(folder.lock_fd,),
+    )
+    if keeper.stdin is None or keeper.stdout is None:
+        raise StartError("The keeper of the server has no pipes")
+    word, _, rest = keeper.stdout.readline().decode().strip().partition(" ")
+    if word == "started":
+        return keeper, int(rest)
+    keeper.stdin.close()
+    keeper.stdout.close()
+    keeper.wait()
+    raise StartError(f"{argv[0]} could not be started: {rest or 'its keeper died'}")
+
+
+def connect(http_url: str, grpc_url: str, metrics_url: str) -> RunningServer:
+    """A server that somebody else started: `stop` leaves it alone.
+
+    Raises:
+        ServerError: nothing answers there.
+    """
+    server = RunningServer(http_url, grpc_url, metrics_url)
+    if not server.is_alive():
+        raise ServerError(
+            f"No Triton server answers at http://{http_url}/v2/health/live. Start it, or mend the address"
+        )
+    return server
 
 
 def is_healthy(http_url: str, what: str, timeout_s: float = 2.0) -> bool:
