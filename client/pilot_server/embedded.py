@@ -13,7 +13,7 @@ from pilot_server.places import backends_dir
 from pilot_server.ports import Ports, free_ports, require_free
 from pilot_server.preflight import libpython, require_environment, require_plain_names, require_shared_memory
 from pilot_server.run_folder import RunFolder, make_run_folder, remove_run_folder
-from pilot_server.running import KeptServer, RunningServer, start_keeper, wait_until_ready
+from pilot_server.running import KeptServer, RunningServer, reachable_host, start_keeper, wait_until_ready
 from pilot_server.toolchain import ServerToolchain, tritonserver
 
 _EXIT_TIMEOUT_S = 10
@@ -40,7 +40,7 @@ def start_embedded(
         PreflightError: this machine or this Python lacks something that the server needs.
         StartError: the server died (its last words are in the message) or was not ready in time.
     """
-    repository = _existing_repository(repository)
+    repository = existing_repository(repository)
     toolchain = tritonserver(say)
     require_plain_names(repository)
     require_shared_memory(repository)
@@ -81,8 +81,7 @@ def _start(
     except BaseException:
         remove_run_folder(folder.path)
         raise
-    reachable = "127.0.0.1" if host == "0.0.0.0" else host
-    http_url, grpc_url, metrics_url = (f"{reachable}:{port}" for _, port in ports.named())
+    http_url, grpc_url, metrics_url = (f"{reachable_host(host)}:{port}" for _, port in ports.named())
     server = KeptServer(http_url, grpc_url, metrics_url, pid, keeper, folder.path, log)
     try:
         if not wait_until_ready(http_url, ready_timeout_s, server.is_alive) or not _listens(pid, ports.http):
@@ -120,7 +119,12 @@ def server_argv(
     return [*argv, *extra_args]
 
 
-def _existing_repository(repository: Path) -> Path:
+def existing_repository(repository: Path) -> Path:
+    """The absolute path of a folder that is there.
+
+    Raises:
+        ServerError: there is none.
+    """
     path = repository.expanduser().absolute()
     if not path.is_dir():
         raise ServerError(

@@ -66,8 +66,7 @@ def require_free(ports: Ports, host: str = "127.0.0.1") -> None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         # As the server does: a port in TIME_WAIT can be taken again, one with a listener cannot.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

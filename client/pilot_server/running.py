@@ -156,6 +156,11 @@ def connect(http_url: str, grpc_url: str, metrics_url: str) -> RunningServer:
     return server
 
 
+def reachable_host(host: str) -> str:
+    """Where a client on this machine finds a server that listens on `host`."""
+    return "127.0.0.1" if host == "0.0.0.0" else host
+
+
 def is_healthy(http_url: str, what: str, timeout_s: float = 2.0) -> bool:
     """Whether GET /v2/health/`what` ("live" or "ready") answers 200."""
     connection = HTTPConnection(http_url, timeout=timeout_s)
