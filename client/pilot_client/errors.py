@@ -5,7 +5,9 @@ ClientError
   ModelNotReadyError        the server answers, the model does not (unknown, not loaded, failed to load)
   BadRequestError           the request itself is wrong: a tensor's name, type or shape, a parameter
   RequestTimeoutError       no final response within the deadline
+  RequestCancelledError     the server gave the request up before it was done
   ConfigError               a config.pbtxt cannot be read or written
+  ChatTemplateError         a model's chat template is missing, broken, or refuses the conversation
 """
 
 from pilot_base.errors import PilotError
@@ -31,5 +33,13 @@ class RequestTimeoutError(ClientError):
     """No final response within the deadline."""
 
 
+class RequestCancelledError(ClientError):
+    """The server gave the request up before it was done: cancelled, or over the time limit that it was sent with."""
+
+
 class ConfigError(ClientError):
     """A model configuration cannot be read or written."""
+
+
+class ChatTemplateError(ClientError):
+    """A model's chat template is missing, broken, or refuses the conversation."""
