@@ -12,6 +12,7 @@ neither torch nor tritonclient.
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
@@ -45,6 +46,14 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"pilot_cli.{cmd_name}.command is not a click command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Left to click, it would be the same code as a failure.
+            click.echo("Interrupted", err=True)
+            ctx.exit(130)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -96,14 +96,14 @@ def start_docker(
     say(f"Starting {image} (an image that is not here yet is pulled first: several GB)")
     try:
         # docker passes SIGTERM on to the container, but not SIGKILL: hence the clean-up.
-        keeper, pid = start_keeper(argv, folder, log, os.environ, cleanup=["docker", "kill", name])
+        keeper, _docker_pid = start_keeper(argv, folder, log, os.environ, cleanup=["docker", "kill", name])
     except BaseException:
         remove_run_folder(folder.path)
         raise
     finally:
         os.close(folder.lock_fd)
     http_url, grpc_url, metrics_url = (f"{reachable_host(host)}:{port}" for _, port in ports.named())
-    server = KeptServer(http_url, grpc_url, metrics_url, pid, keeper, folder.path, log)
+    server = KeptServer(http_url, grpc_url, metrics_url, None, keeper, folder.path, log)
     try:
         if not wait_until_ready(http_url, ready_timeout_s, server.is_alive):
             raise server.died()

@@ -21,14 +21,22 @@ _TAIL_LINES = 12
 class RunningServer:
     """Addresses of a ready server, and the means to end it. One thread stops it; the rest may be called from any.
 
-    Addresses are "host:port" without a scheme. `pid` is the server's own, None where it is not a process of ours.
+    Addresses are "host:port" without a scheme. `pid` and `log_file` are the server's own, None where they are not ours.
     """
 
-    def __init__(self, http_url: str, grpc_url: str, metrics_url: str, pid: int | None = None) -> None:
+    def __init__(
+        self,
+        http_url: str,
+        grpc_url: str,
+        metrics_url: str,
+        pid: int | None = None,
+        log_file: Path | None = None,
+    ) -> None:
         self.http_url = http_url
         self.grpc_url = grpc_url
         self.metrics_url = metrics_url
         self.pid = pid
+        self.log_file = log_file
 
     def stop(self, drain_s: float = 10.0) -> None:
         """End the server if it is ours; requests that run get `drain_s` seconds. Does nothing the second time."""
@@ -46,7 +54,7 @@ class RunningServer:
         # The server prints tables of what it has loaded between its messages.
         lines = [line for line in self.log_tail(200).splitlines() if line.strip() and line[0] not in "|+"]
         tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
-        return StartError(f"The server (pid {self.pid}) died. Its log ends with:\n{tail}")
+        return StartError(f"The server at {self.http_url} died. Its log ends with:\n{tail}")
 
     def __enter__(self) -> Self:
         return self
@@ -65,15 +73,15 @@ class KeptServer(RunningServer):
         http_url: str,
         grpc_url: str,
         metrics_url: str,
-        pid: int,
+        pid: int | None,
         keeper: subprocess.Popen[bytes],
         folder: Path,
         log_file: Path,
     ) -> None:
-        super().__init__(http_url, grpc_url, metrics_url, pid)
+        super().__init__(http_url, grpc_url, metrics_url, pid, log_file)
         self._keeper = keeper
         self._folder = folder
-        self._log_file = log_file
+        self._log = log_file
         self._last_lines: list[str] = []
 
     def stop(self, drain_s: float = 10.0) -> None:
@@ -93,7 +101,7 @@ class KeptServer(RunningServer):
             keeper.wait()
             if keeper.stdout is not None:
                 keeper.stdout.close()
-            self._last_lines = _last_lines(self._log_file, 200)
+            self._last_lines = _last_lines(self._log, 200)
             remove_run_folder(self._folder)
 
     def is_alive(self) -> bool:
@@ -101,7 +109,7 @@ class KeptServer(RunningServer):
         return self._keeper.poll() is None
 
     def log_tail(self, lines: int = 20) -> str:
-        return "\n".join((_last_lines(self._log_file, lines) or self._last_lines)[-lines:])
+        return "\n".join((_last_lines(self._log, lines) or self._last_lines)[-lines:])
 
 
 def start_keeper(

@@ -10,6 +10,7 @@ The pinned server is NVIDIA's 2.51.0 build inside the wheel of PyTriton, which w
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,9 @@ ANALYZER_PACKAGE = PinnedPackage(
     "tritonclient", "2.51.0", "c485bb0123bdf310f90bc8b03d3489b28df2ffed55b30c7eee0b795b48113d52", size_mb=14
 )
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# The wheel has stubs for more, but numpy < 2 has wheels only up to 3.12.
+_PYTHON_VERSIONS = ("3.11", "3.12")
+_MIN_GLIBC = (2, 35)
 _STUB = "triton_python_backend_stub"
 
 
@@ -59,13 +63,14 @@ def tritonserver(say: Say = silent) -> ServerToolchain:
     """The server that TRITONSERVER names (its binary or its folder), else the pinned one, downloaded when needed.
 
     Raises:
-        ToolchainError: TRITONSERVER names no server, or the pinned one has no stub for this Python.
+        ToolchainError: TRITONSERVER names no server, or the pinned one cannot run on this machine or Python.
         DownloadError: the pinned wheel cannot be had.
     """
     named = os.environ.get("TRITONSERVER")
     if named:
         return _named_server(Path(named).expanduser())
-    require_stub_version()
+    if (problem := platform_problem()) is not None:
+        raise ToolchainError(problem)
     folder = fetch(SERVER_PACKAGE, say)
     root = folder / "pytriton" / "tritonserver"
     return ServerToolchain(
@@ -78,16 +83,24 @@ def tritonserver(say: Say = silent) -> ServerToolchain:
     )
 
 
-def require_stub_version(version: str = PYTHON_VERSION) -> None:
-    """
-    Raises:
-        ToolchainError: Python models cannot run under this Python version.
-    """
-    if version not in ("3.11", "3.12"):
-        raise ToolchainError(
-            f"Python {version} cannot run the embedded server's Python models (numpy < 2 has no wheels for it). "
+def platform_problem() -> str | None:
+    """What keeps the pinned server from this machine or this Python, and the mend; None when nothing does."""
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) != ("Linux", "x86_64"):
+        return f"The embedded server is for Linux on x86_64, this is {system} on {machine}: serve with --mode docker"
+    _, glibc = platform.libc_ver()
+    if not glibc or tuple(map(int, glibc.split("."))) < _MIN_GLIBC:
+        wanted = ".".join(map(str, _MIN_GLIBC))
+        return (
+            f"The embedded server needs glibc {wanted} or newer (Debian 12, Ubuntu 22.04), this machine has "
+            f"{glibc or 'another libc'}: serve with --mode docker"
+        )
+    if PYTHON_VERSION not in _PYTHON_VERSIONS:
+        return (
+            f"Python {PYTHON_VERSION} cannot run the embedded server's Python models (numpy < 2 has no wheels for it). "
             "Create the environment with Python 3.11 or 3.12"
         )
+    return None
 
 
 def perf_analyzer(say: Say = silent) -> PerfAnalyzer:
