@@ -50,6 +50,12 @@ def cache_dir() -> Path:
     return root / "tritonpilot"
 
 
+def is_fetched(package: PinnedPackage) -> bool:
+    """Whether `fetch` would return at once, without a download."""
+    root = cache_dir() / "packages"
+    return _is_complete(root / package.key, root / f"{package.key}.json")
+
+
 def fetch(package: PinnedPackage, say: Say = silent) -> Path:
     """The folder that holds the unpacked package; downloads and unpacks it only when it is not complete.
 

@@ -1,7 +1,6 @@
 """Starts tritonserver as a process of this machine, on 127.0.0.1 and under a keeper."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,13 @@ from pilot_base.progress import Say, silent
 from pilot_server.errors import PortTakenError, PreflightError, ServerError, StartError
 from pilot_server.places import backends_dir
 from pilot_server.ports import Ports, free_ports, require_free
-from pilot_server.preflight import libpython, require_environment, require_plain_names, require_shared_memory
+from pilot_server.preflight import (
+    libpython,
+    require_environment,
+    require_plain_names,
+    require_shared_memory,
+    server_environment,
+)
 from pilot_server.run_folder import RunFolder, make_run_folder, remove_run_folder
 from pilot_server.running import KeptServer, RunningServer, reachable_host, start_keeper, wait_until_ready
 from pilot_server.toolchain import ServerToolchain, tritonserver
@@ -42,6 +47,7 @@ def start_embedded(
     """
     repository = existing_repository(repository)
     toolchain = tritonserver(say)
+    require_environment(toolchain)
     require_plain_names(repository)
     require_shared_memory(repository)
     if ports is not None:
@@ -72,12 +78,10 @@ def _start(
     ready_timeout_s: float,
 ) -> RunningServer:
     log = log_file or folder.path / "server.log"
-    environment = _environment(toolchain, folder.path)
     try:
         _assemble(toolchain, folder.path, repository)
-        require_environment(toolchain, environment)
         argv = server_argv(toolchain, folder.path, load, ports, host, extra_args)
-        keeper, pid = start_keeper(argv, folder, log, environment)
+        keeper, pid = start_keeper(argv, folder, log, server_environment(toolchain, folder.path / "lib"))
     except BaseException:
         remove_run_folder(folder.path)
         raise
@@ -151,20 +155,6 @@ def _assemble(toolchain: ServerToolchain, folder: Path, repository: Path) -> Non
                 (backends / backend.name).symlink_to(backend)
     if (shared := libpython()) is not None:
         (library / shared.name).symlink_to(shared)
-
-
-def _environment(toolchain: ServerToolchain, folder: Path) -> dict[str, str]:
-    """Ours, with the libraries of the toolchain, and this environment's `python3` first: the stub imports from it."""
-    libraries = [folder / "lib", *toolchain.library_dirs]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": _joined(*map(str, libraries), os.environ.get("LD_LIBRARY_PATH")),
-        "PATH": _joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH")),
-    }
-
-
-def _joined(*parts: str | None) -> str:
-    return os.pathsep.join(part for part in parts if part)
 
 
 def _listens(pid: int, port: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +19,27 @@ STUB_SHM_BYTES = 1 << 20
 _SHM = Path("/dev/shm")
 
 
-def require_environment(toolchain: ServerToolchain, environment: Mapping[str, str]) -> None:
+def server_environment(toolchain: ServerToolchain, library_dir: Path | None = None) -> dict[str, str]:
+    """Ours, with the toolchain's libraries, and this environment's `python3` first: the stub imports from there.
+
+    `library_dir` holds this interpreter's libpython (the default: the folder that it lies in).
+    """
+    shared = libpython()
+    own = library_dir or (shared.parent if shared is not None else None)
+    libraries = [str(folder) for folder in (own, *toolchain.library_dirs) if folder is not None]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": _joined(*libraries, os.environ.get("LD_LIBRARY_PATH")),
+        "PATH": _joined(str(Path(sys.prefix) / "bin"), os.environ.get("PATH")),
+    }
+
+
+def require_environment(toolchain: ServerToolchain) -> None:
     """
     Raises:
         PreflightError: a library of the server is missing, or numpy is one that the pinned stub reads wrongly.
     """
+    environment = server_environment(toolchain)
     for program in (toolchain.binary, toolchain.stub):
         if missing := missing_libraries(program, environment):
             raise PreflightError(_missing_library_message(program, missing))
@@ -121,6 +138,10 @@ def num_stubs(repository: Path) -> int:
         # Without an instance_group, Triton starts two instances on a CPU.
         total += sum(int(count) for count in re.findall(r"\bcount\s*:\s*(\d+)", text)) or 2
     return total
+
+
+def _joined(*parts: str | None) -> str:
+    return os.pathsep.join(part for part in parts if part)
 
 
 def _missing_library_message(program: Path, missing: list[str]) -> str:

@@ -110,6 +110,11 @@ def perf_analyzer(say: Say = silent) -> PerfAnalyzer:
         ToolchainError: PERF_ANALYZER names one that does not start, or the pinned one does not start here.
         DownloadError: the pinned wheels cannot be had.
     """
+    return installed_analyzer(say) or _pinned_analyzer(say)
+
+
+def installed_analyzer(say: Say = silent) -> PerfAnalyzer | None:
+    """As perf_analyzer, but never the pinned one: nothing is downloaded."""
     named = os.environ.get("PERF_ANALYZER")
     if named:
         path = Path(named).expanduser().absolute()
@@ -120,8 +125,8 @@ def perf_analyzer(say: Say = silent) -> PerfAnalyzer:
             try:
                 return PerfAnalyzer(Path(found), {}, _analyzer_version(Path(found), {}))
             except ToolchainError as error:
-                say(f"Passing over {error}")
-    return _pinned_analyzer(say)
+                say(f"Passing over: {error}")
+    return None
 
 
 def _named_server(path: Path) -> ServerToolchain:
@@ -171,11 +176,11 @@ def _analyzer_version(path: Path, env: dict[str, str]) -> str:
             [path, "--version"], env={**os.environ, **env}, capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError(f"{path}, which does not start: {error}") from error
+        raise ToolchainError(f"{path} does not start: {error}") from error
     # "Perf Analyzer Version 2.51.0 (commit ...)"; the placeholder package answers something else.
     words = (done.stdout + done.stderr).split()
     # 2.51 exits with a code other than 0 after printing its version on stderr.
     if "Version" not in words[:-1]:
         reason = (done.stderr or done.stdout).strip().splitlines()
-        raise ToolchainError(f"{path}, which does not start: {reason[-1] if reason else 'it prints no version'}")
+        raise ToolchainError(f"{path} does not start: {reason[-1] if reason else 'it prints no version'}")
     return words[words.index("Version") + 1]
