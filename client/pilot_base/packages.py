@@ -3,10 +3,13 @@
     $XDG_CACHE_HOME/tritonpilot/packages/
         nvidia-pytriton-0.7.0-21f063ff/          the unpacked wheel or source archive
         nvidia-pytriton-0.7.0-21f063ff.json      its files and sizes: written last, so its presence means "complete"
+        nvidia-pytriton-0.7.0-21f063ff.lock      held while it is fetched
 
 pip downloads, because it knows the proxies, mirrors and certificates that the user has set up.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +63,7 @@ def is_fetched(package: PinnedPackage) -> bool:
 def fetch(package: PinnedPackage, say: Say = silent) -> Path:
     """The folder that holds the unpacked package; downloads and unpacks it only when it is not complete.
 
-    Safe to call from several processes at once: each unpacks beside, one rename wins.
+    Safe to call from several processes at once: one fetches, the others wait for it.
 
     Raises:
         DownloadError: no network, a wrong hash, or a cache folder that cannot be written.
@@ -70,26 +74,43 @@ def fetch(package: PinnedPackage, say: Say = silent) -> Path:
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=".fetch-") as room:
-            archive = _download(package, Path(room), say)
-            say(f"Unpacking {package.name} {package.version}")
-            unpacked = Path(room) / "unpacked"
-            _unpack(archive, unpacked)
-            sizes = {
-                str(path.relative_to(unpacked)): path.stat().st_size
-                for path in sorted(unpacked.rglob("*"))
-                if path.is_file()
-            }
-            _put_in_place(unpacked, folder, manifest)
-            new_manifest = Path(room) / "manifest.json"
-            new_manifest.write_text(json.dumps(sizes))
-            new_manifest.replace(manifest)
+        with _locked(root / f"{package.key}.lock"):
+            if not _is_complete(folder, manifest):
+                _install(package, folder, manifest, say)
     except OSError as error:
         raise DownloadError(
             f"{package.name} {package.version} cannot be kept in {root}: {error}. "
             "Free some space there, or set XDG_CACHE_HOME to a folder that can be written"
         ) from error
     return folder
+
+
+def _install(package: PinnedPackage, folder: Path, manifest: Path, say: Say) -> None:
+    """Called under the package's lock."""
+    prefix = f".fetch-{package.key}-"
+    for leftover in folder.parent.glob(f"{prefix}*"):
+        shutil.rmtree(leftover)  # Of a process that was killed.
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as room:
+        archive = _download(package, Path(room), say)
+        say(f"Unpacking {package.name} {package.version}")
+        unpacked = Path(room) / "unpacked"
+        _unpack(archive, unpacked)
+        files = [path for path in sorted(unpacked.rglob("*")) if path.is_file()]
+        sizes = {str(path.relative_to(unpacked)): path.stat().st_size for path in files}
+        if folder.exists():
+            shutil.rmtree(folder)  # Incomplete, so nobody uses it.
+        unpacked.rename(folder)
+        new_manifest = Path(room) / "manifest.json"
+        new_manifest.write_text(json.dumps(sizes))
+        new_manifest.replace(manifest)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`; the kernel gives it up when the process dies."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _is_complete(folder: Path, manifest: Path) -> bool:
@@ -107,7 +128,8 @@ def _download(package: PinnedPackage, room: Path, say: Say) -> Path:
     done = subprocess.run([*command, f"{package.name}=={package.version}"], capture_output=True, text=True, check=False)
     archives = [path for path in room.iterdir() if path.suffix in (".whl", ".gz")]
     if done.returncode != 0 or len(archives) != 1:
-        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no reason"]
+        lines = done.stderr.strip().splitlines() or ["pip gave no reason"]
+        reasons = [line for line in lines if line.startswith("ERROR")] or lines
         raise DownloadError(
             f"{package.name} {package.version} could not be downloaded ({reasons[-1]}). "
             "Check the network and pip's settings (pip config list), then run the command again"
@@ -133,16 +155,3 @@ def _unpack(archive: Path, target: Path) -> None:
     else:
         with tarfile.open(archive) as source:
             source.extractall(target, filter="data")
-
-
-def _put_in_place(unpacked: Path, folder: Path, manifest: Path) -> None:
-    if folder.exists():
-        # Incomplete, or another process has just finished: only the first is replaced.
-        if _is_complete(folder, manifest):
-            return
-        shutil.rmtree(folder)
-    try:
-        unpacked.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise

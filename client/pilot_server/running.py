@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from pilot_server.run_folder import RunFolder, remove_run_folder
 
 _POLL_S = 0.05
 _TAIL_LINES = 12
+# Tables, notes (I1231 ...), warnings, and what every machine without a GPU is told.
+_NOT_TELLING = re.compile(r"[|+]|[IW]\d{4} |.*(CudaDriverHelper|Failed to initialize NVML)")
 
 
 class RunningServer:
@@ -51,9 +54,10 @@ class RunningServer:
 
     def died(self) -> StartError:
         """The error to raise for a server that died, with the end of its log."""
-        # The server prints tables of what it has loaded between its messages.
-        lines = [line for line in self.log_tail(200).splitlines() if line.strip() and line[0] not in "|+"]
-        tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
+        lines = [line for line in self.log_tail(200).splitlines() if line.strip()]
+        # What went wrong stands between tables and notes of the shutdown.
+        telling = [line for line in lines if _NOT_TELLING.match(line) is None] or lines
+        tail = "\n".join(f"  {line}" for line in telling[-_TAIL_LINES:])
         return StartError(f"The server at {self.http_url} died. Its log ends with:\n{tail}")
 
     def __enter__(self) -> Self:
