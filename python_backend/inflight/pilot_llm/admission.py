@@ -1,0 +1,80 @@
+"""From a request to a group that the scheduler can take: tokens, limits, stop tokens, keys. Runs on its own thread.
+
+Whatever is wrong with a request is found here, or before: the step loop never meets a bad one.
+"""
+
+import random
+from collections.abc import Sequence
+
+from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace
+from pilot_llm.config import EngineConfig
+from pilot_llm.errors import InvalidRequestError
+from pilot_llm.limits import SequenceLimits
+from pilot_llm.request import Request
+from pilot_llm.sequence import RequestGroup
+from pilot_llm.tokenizer import Tokenizer
+
+
+class Admission:
+    """Prepares requests one after the other."""
+
+    def __init__(
+        self, config: EngineConfig, tokenizer: Tokenizer, limits: SequenceLimits, hash_block: HashBlock
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._hash_block = hash_block
+        self._seeds = random.Random(config.seed)
+
+    def prepare(self, ticket: int, request: Request, arrival_s: float) -> RequestGroup:
+        """Raises InvalidRequestError: says what is wrong with the request."""
+        config = self._config
+        params = request.params.check_against(
+            self._tokenizer, max_logprobs=config.max_logprobs, max_num_seqs=config.max_num_seqs
+        )
+        token_ids = self._prompt_token_ids(request)
+        max_total_tokens = self._limits.max_total_tokens(len(token_ids), params.max_tokens)
+        special_stops = (self._tokenizer.special_token_id(stop) for stop in params.stop)
+        stop_token_ids = frozenset(params.stop_token_ids).union(t for t in special_stops if t is not None)
+        keys = None
+        if config.enable_prefix_caching:
+            namespace = Namespace(request.cache_salt, request.adapter)
+            keys = BlockKeys(token_ids, config.block_size, namespace, self._hash_block)
+        return RequestGroup(
+            ticket=ticket,
+            params=params,
+            prompt_token_ids=token_ids,
+            score=self._score(request, arrival_s),
+            arrival_s=arrival_s,
+            max_total_tokens=max_total_tokens,
+            stop_token_ids=stop_token_ids,
+            eos_token_ids=frozenset() if params.ignore_eos else self._tokenizer.eos_token_ids,
+            seed=self._seeds.getrandbits(64) if params.seed is None else params.seed,
+            keys=keys,
+        )
+
+    def _prompt_token_ids(self, request: Request) -> list[int]:
+        if isinstance(request.prompt, str):
+            if not request.prompt:
+                raise InvalidRequestError("the prompt is empty")
+            token_ids = self._tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
+        else:
+            token_ids = _checked_token_ids(request.prompt, self._tokenizer.vocab_size)
+        keep = request.params.truncate_prompt_tokens
+        if keep is not None:
+            token_ids = token_ids[-(self._limits.max_model_len - 1 if keep == -1 else keep) :]
+        return token_ids
+
+    def _score(self, request: Request, arrival_s: float) -> float:
+        if self._config.scheduling_policy == "fcfs":
+            return 0.0
+        return request.priority + arrival_s / self._config.inflight.ageing_s
+
+
+def _checked_token_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
+    token_ids = list(prompt)
+    for token_id in token_ids:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(f"prompt token id {token_id!r} is not in the vocabulary of {vocab_size}")
+    return token_ids

@@ -1,0 +1,73 @@
+"""Turns a growing list of token ids into pieces of text that can be shown at once and never taken back.
+
+A token is not a text: it may be part of a UTF-8 character, and its leading space depends on its neighbours. So a small
+window of the last tokens is decoded as a whole, and what is new in its text is let out:
+
+    window      [ context tokens | new tokens ]
+    text        [ shown already  | new ][ maybe half a character: held ]
+
+`tokenizers.decoders.DecodeStream` does the same, but it raises for some byte sequences, and it does not say what it
+holds back at the end.
+"""
+
+from collections.abc import Sequence
+
+from pilot_llm.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+"""Decoded from bytes that are no character: an incomplete one, or none that ever will be."""
+
+_LONGEST_CHARACTER_TOKENS = 4
+"""A character has at most 4 bytes, so at most 4 tokens."""
+
+_CONTEXT_TOKENS = 4
+_LONGEST_WINDOW_TOKENS = 12
+
+
+class Detokenizer:
+    """The text of one sequence. The pieces joined are what decoding all tokens at once gives."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._window: list[int] = []
+        self._num_shown = 0  # characters of the window's text
+        self._num_held_tokens = 0  # since the last token that brought something to show
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """Take in the next tokens; returns the text that they complete."""
+        if self._skip_special_tokens:
+            # A hidden token must not become the context: next to nothing, a word would lose its leading space.
+            token_ids = [token_id for token_id in token_ids if not self._tokenizer.is_special(token_id)]
+        if not token_ids:
+            return ""
+        self._window.extend(token_ids)
+        text = self._decoded(self._window)
+        complete = text.rstrip(REPLACEMENT)
+        self._num_held_tokens += len(token_ids)
+        if len(complete) < len(text) and self._num_held_tokens >= _LONGEST_CHARACTER_TOKENS:
+            complete = text[:-1]  # the earlier ones stay what they are; only the last may still become a character
+        piece = complete[self._num_shown :]
+        if piece:
+            self._num_shown += len(piece)
+            self._num_held_tokens = 0
+            if len(complete) == len(text) and len(self._window) > _LONGEST_WINDOW_TOKENS:
+                self._shorten_window()
+        return piece
+
+    def flush(self) -> str:
+        """The generation is over: what is left is half a character at most, and becomes one replacement character."""
+        text = self._decoded(self._window)
+        rest = text[self._num_shown :]
+        self._window, self._num_shown = [], 0
+        return rest.rstrip(REPLACEMENT) + REPLACEMENT if rest else ""
+
+    def _shorten_window(self) -> None:
+        """Keep the newest tokens as context for the next ones, unless they begin inside a character."""
+        context = self._window[-_CONTEXT_TOKENS:]
+        text = self._decoded(context)
+        if text and not text.startswith(REPLACEMENT):
+            self._window, self._num_shown = context, len(text)
+
+    def _decoded(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)

@@ -1,0 +1,392 @@
+"""Decides, before every step, which tokens of which sequences the model runs on; afterwards, what that has ended.
+
+    waiting queue --admit: find prefix, allocate--> running --sampled its last token--> done
+         ^                                            |
+         +------------- preempted: blocks given back -+
+
+One step has one budget of `max_num_batched_tokens`, spent in this order:
+
+    1. decodes     every running sequence that needs only its next token: one token each, so that streams flow evenly
+    2. chunks      prompts that are partly computed go on, in order of rank
+    3. admissions  waiting sequences, best rank first, as long as budget, places and KV blocks last
+
+Rank is static: fcfs orders by arrival; priority by `priority + arrival / ageing_s`, so that waiting improves all alike
+and nobody is passed for ever. If a decode finds no block, the running sequence of the worst rank is
+preempted (never one that this step has planned already). The best one always goes on, so everybody finishes at last.
+
+A full block of a prompt becomes findable when it is planned, not when it is computed: within a step K and V of all
+tokens are written before anybody attends, so that prompts that arrive together share their prefix in their first step.
+
+Pure policy: no torch, no clock, no lock. One thread, the engine's, uses it.
+"""
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pilot_llm.block_pool import BlockPool
+from pilot_llm.errors import LlmError, OutOfBlocksError
+from pilot_llm.limits import blocks_for
+from pilot_llm.prefixes_in_progress import PrefixesInProgress
+from pilot_llm.request import FinishReason
+from pilot_llm.sampler import SampledToken
+from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
+from pilot_llm.waiting_queue import WaitingQueue
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One sequence's part of a step: its tokens [start, end)."""
+
+    sequence: LiveSequence
+    start: int
+    end: int
+    samples: bool  # end is the last known token: the next one is sampled
+    prompt_positions: range = range(0)  # whose logits are wanted for prompt logprobs
+    forks: Sequence[LiveSequence] = ()  # sample their first token from the same logits
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What one step computes. Decodes come first."""
+
+    now_s: float
+    chunks: list[Chunk] = field(default_factory=list)
+    num_tokens: int = 0
+    started: list[RequestGroup] = field(default_factory=list)  # are scheduled for the first time
+    published: list[int] = field(default_factory=list)  # blocks whose content this step computes
+
+
+class SequenceEvent(NamedTuple):
+    """A sequence has got a token."""
+
+    sequence: LiveSequence
+    token: SampledToken
+    finish_reason: FinishReason | None
+    stop_reason: int | None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step has changed."""
+
+    events: list[SequenceEvent] = field(default_factory=list)
+    failed: list[tuple[RequestGroup, str]] = field(default_factory=list)  # ended, with the reason
+    block_copies: list[tuple[int, int]] = field(default_factory=list)  # (from, to): to be done before the next step
+
+
+class Scheduler:
+    """Owns all sequences, from admission to their end, and their blocks."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        enable_chunked_prefill: bool = True,
+        reserve_all_blocks: bool = False,
+    ) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._enable_chunked_prefill = enable_chunked_prefill
+        self._reserve_all_blocks = reserve_all_blocks
+        self._groups: dict[int, RequestGroup] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[LiveSequence] = []  # best rank first
+        self._in_progress = PrefixesInProgress()
+        self.num_prefix_query_tokens = 0
+        self.num_prefix_hit_tokens = 0
+        self.num_preemptions = 0
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) + self._in_progress.num_parked
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._groups)
+
+    def groups(self) -> list[RequestGroup]:
+        """All requests that are not done."""
+        return list(self._groups.values())
+
+    def running(self) -> Sequence[LiveSequence]:
+        """Best rank first."""
+        return tuple(self._running)
+
+    def add(self, group: RequestGroup) -> None:
+        """A request that `SequenceLimits` has let through joins the queue."""
+        self._groups[group.ticket] = group
+        self._waiting.push(first_sequence(group))
+
+    def abort(self, ticket: int) -> RequestGroup | None:
+        """The request is over, wherever it is; its blocks are available at once. None if it was over already."""
+        group = self._groups.pop(ticket, None)
+        if group is None:
+            return None
+        for sequence in group.sequences:
+            if sequence.place is Place.WAITING:
+                self._waiting.remove(sequence)
+            elif sequence.place is Place.PARKED:
+                self._in_progress.unpark(sequence)
+            elif sequence.place is Place.RUNNING:
+                self._stop_running(sequence)
+            sequence.place = Place.DONE
+        return group
+
+    def fail(self, plan: StepPlan) -> list[RequestGroup]:
+        """The step went wrong: its requests are over, and what it should have written is not to be found any more.
+
+        Returns all its requests, also those that a commit has ended before it failed itself.
+        """
+        for block in plan.published:
+            self._pool.forget(block)
+        groups = {chunk.sequence.group.ticket: chunk.sequence.group for chunk in plan.chunks}
+        for ticket in groups:
+            self.abort(ticket)
+        return list(groups.values())
+
+    def schedule(self, now_s: float) -> StepPlan:
+        """Plan one step. Empty only if there is no work."""
+        plan = StepPlan(now_s)
+        self._plan_decodes(plan)
+        self._plan_chunks(plan)
+        self._admit(plan)
+        if not plan.chunks and self._groups:
+            raise LlmError(
+                f"defect: {len(self._groups)} requests, of which none can run, with {self._pool.num_available} "
+                f"of {self._pool.num_blocks} KV blocks available"
+            )
+        return plan
+
+    def commit(self, plan: StepPlan, sampled: Sequence[SampledToken]) -> StepResult:
+        """Take in the tokens that the step has sampled: one for each sampling chunk, then one for each of its forks."""
+        result = StepResult()
+        tokens = iter(sampled)
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            sequence.num_computed = chunk.end
+            if chunk.prompt_positions:
+                sequence.group.num_prompt_logprobs = chunk.prompt_positions.stop
+            if chunk.samples:
+                self._commit_tokens(chunk, tokens, result)
+        return result
+
+    # ---- planning ----
+
+    def _plan_decodes(self, plan: StepPlan) -> None:
+        for sequence in self._running.copy():
+            if (
+                sequence.place is Place.RUNNING  # not preempted for the sake of a better one
+                and len(sequence.token_ids) - sequence.num_computed == 1
+                and self._make_room(sequence)
+            ):
+                self._plan_chunk(plan, sequence, len(sequence.token_ids))
+
+    def _plan_chunks(self, plan: StepPlan) -> None:
+        for sequence in self._running:
+            budget = self._max_num_batched_tokens - plan.num_tokens
+            if budget <= 0:
+                return
+            if sequence.num_remaining > 1:
+                self._plan_chunk(plan, sequence, min(len(sequence.token_ids), sequence.num_computed + budget))
+
+    def _admit(self, plan: StepPlan) -> None:
+        while len(self._running) < self._max_num_seqs:
+            budget = self._max_num_batched_tokens - plan.num_tokens
+            sequence = self._waiting.first()
+            if sequence is None or budget <= 0:
+                return
+            found = self._find_prefix(sequence)
+            awaited = self._prefix_to_wait_for(sequence, len(found))
+            if awaited is not None:
+                self._waiting.pop_first(Place.PARKED)
+                self._in_progress.park(sequence, awaited)
+                continue
+            num_new = self._num_blocks_wanted(sequence) - len(found)
+            num_computed = len(found) * self._block_size
+            if num_new + self._headroom(sequence) > self._pool.num_available_beside(found):
+                return
+            if not self._enable_chunked_prefill and len(sequence.token_ids) - num_computed > budget:
+                return
+            self._waiting.pop_first(Place.RUNNING)
+            sequence.blocks = self._pool.allocate(num_new, found)
+            sequence.num_computed = num_computed
+            sequence.num_published = len(found)
+            bisect.insort(self._running, sequence, key=_rank)
+            if sequence.index == 0 and sequence.num_preemptions == 0:
+                self._count_start(plan, sequence)
+            self._plan_chunk(plan, sequence, min(len(sequence.token_ids), num_computed + budget))
+            self._announce(sequence)
+
+    def _plan_chunk(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
+        start = sequence.num_computed
+        chunk = Chunk(sequence, start, end, samples=end == len(sequence.token_ids))
+        group = sequence.group
+        if group.params.prompt_logprobs is not None and sequence.index == 0:
+            last = len(group.prompt_token_ids) - 1
+            chunk.prompt_positions = range(max(start, group.num_prompt_logprobs), max(start, min(end, last)))
+        plan.chunks.append(chunk)
+        plan.num_tokens += end - start
+        if sequence.keys is not None and end // self._block_size > sequence.num_published:
+            self._publish(plan, sequence, end // self._block_size)
+        if chunk.samples and len(group.sequences) < group.params.n:
+            chunk.forks = [forked_sequence(sequence, index) for index in range(1, group.params.n)]
+
+    def _publish(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
+        keys = sequence.keys
+        if keys is None:
+            return
+        for index in range(sequence.num_published, end):
+            self._pool.publish(keys, index, sequence.blocks[index])
+            plan.published.append(sequence.blocks[index])
+            for waiter in self._in_progress.computed(sequence, keys.key(index)):
+                self._waiting.push(waiter)
+        sequence.num_published = end
+
+    def _announce(self, sequence: LiveSequence) -> None:
+        keys = sequence.keys
+        end = len(sequence.token_ids) // self._block_size
+        if keys is not None and end > sequence.num_published:
+            self._in_progress.announce(sequence, [keys.key(index) for index in range(sequence.num_published, end)])
+
+    def _make_room(self, sequence: LiveSequence) -> bool:
+        """See to it that the next token has a block. False if `sequence` itself had to make way."""
+        while len(sequence.blocks) * self._block_size < len(sequence.token_ids):
+            try:
+                sequence.blocks += self._pool.allocate(1)
+            except OutOfBlocksError:
+                victim = self._running[-1]
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+        return True
+
+    def _preempt(self, sequence: LiveSequence) -> None:
+        self._stop_running(sequence)
+        sequence.num_computed = 0
+        sequence.num_published = 0
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._waiting.push(sequence)
+
+    # ---- admission ----
+
+    def _find_prefix(self, sequence: LiveSequence) -> list[int]:
+        if sequence.keys is None:
+            return []
+        return self._pool.find_prefix(sequence.keys, self._num_reusable_blocks(sequence))
+
+    def _num_reusable_blocks(self, sequence: LiveSequence) -> int:
+        group = sequence.group
+        if group.params.prompt_logprobs is not None and group.num_prompt_logprobs < len(group.prompt_token_ids) - 1:
+            return 0  # the model has to run on all of the prompt
+        return (len(sequence.token_ids) - 1) // self._block_size
+
+    def _prefix_to_wait_for(self, sequence: LiveSequence, num_found: int) -> bytes | None:
+        if sequence.keys is None:
+            return None
+        return self._in_progress.key_to_wait_for(sequence.keys, num_found, self._num_reusable_blocks(sequence))
+
+    def _num_blocks_wanted(self, sequence: LiveSequence) -> int:
+        if self._reserve_all_blocks:
+            return blocks_for(sequence.group.max_total_tokens - 1, self._block_size)
+        return blocks_for(len(sequence.token_ids), self._block_size)
+
+    def _headroom(self, sequence: LiveSequence) -> int:
+        """Blocks to leave to those that run, so that an admission is not undone at once."""
+        if not self._running or self._reserve_all_blocks:
+            return 0
+        if sequence.num_preemptions:
+            return len(self._running)  # a preemption buys each of them one more block, at least
+        return self._pool.num_blocks // 100
+
+    def _count_start(self, plan: StepPlan, sequence: LiveSequence) -> None:
+        group = sequence.group
+        group.num_cached_tokens = sequence.num_computed
+        group.first_scheduled_s = plan.now_s
+        plan.started.append(group)
+        if sequence.keys is not None:
+            self.num_prefix_query_tokens += len(sequence.token_ids)
+            self.num_prefix_hit_tokens += sequence.num_computed
+
+    # ---- after the step ----
+
+    def _commit_tokens(self, chunk: Chunk, tokens: Iterator[SampledToken], result: StepResult) -> None:
+        group = chunk.sequence.group
+        sequences = (chunk.sequence, *chunk.forks)
+        drawn = [next(tokens) for _ in sequences]
+        errors = [token.error for token in drawn if token.error is not None]
+        if errors:
+            # Whatever made the logits unusable may sit in the cache: nobody else is to find it.
+            for block in chunk.sequence.blocks:
+                self._pool.forget(block)
+            self.abort(group.ticket)
+            result.failed.append((group, errors[0]))
+            return
+        finished = [self._append(sequence, token, result) for sequence, token in zip(sequences, drawn, strict=True)]
+        for fork, fork_finished in zip(chunk.forks, finished[1:], strict=True):
+            if fork_finished:
+                fork.place = Place.DONE
+            else:
+                self._place_fork(chunk.sequence, fork, result)
+        if finished[0]:
+            self._stop_running(chunk.sequence)
+            chunk.sequence.place = Place.DONE
+        if group.is_done:
+            del self._groups[group.ticket]
+
+    def _append(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
+        """Returns whether this token is its last."""
+        group = sequence.group
+        token_id = token.token_id
+        sequence.token_ids.append(token_id)
+        sequence.output_token_ids.append(token_id)
+        finish_reason: FinishReason | None = None
+        stop_reason = None
+        if len(sequence.output_token_ids) >= group.params.min_tokens:
+            if token_id in group.eos_token_ids:
+                finish_reason = "stop"
+            elif token_id in group.stop_token_ids:
+                finish_reason, stop_reason = "stop", token_id
+        if finish_reason is None and len(sequence.token_ids) >= group.max_total_tokens:
+            finish_reason = "length"
+        result.events.append(SequenceEvent(sequence, token, finish_reason, stop_reason))
+        return finish_reason is not None
+
+    def _place_fork(self, parent: LiveSequence, fork: LiveSequence, result: StepResult) -> None:
+        """Let `fork` run on the parent's prompt, if there is room; else it waits, as one that was preempted does."""
+        num_prompt_tokens = len(parent.group.prompt_token_ids)
+        shared = parent.blocks[: num_prompt_tokens // self._block_size]
+        num_new = self._num_blocks_wanted(fork) - len(shared)
+        if len(self._running) >= self._max_num_seqs or num_new > self._pool.num_available:
+            self._waiting.push(fork)
+            return
+        fork.blocks = self._pool.allocate(num_new, shared)
+        fork.num_computed = num_prompt_tokens
+        fork.num_published = len(shared)
+        fork.place = Place.RUNNING
+        bisect.insort(self._running, fork, key=_rank)
+        if num_prompt_tokens % self._block_size:  # both are going to write into the block that the prompt ends in
+            result.block_copies.append((parent.blocks[len(shared)], fork.blocks[len(shared)]))
+
+    def _stop_running(self, sequence: LiveSequence) -> None:
+        """Give back its place, its blocks and what it has announced."""
+        self._running.remove(sequence)
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        for waiter in self._in_progress.withdraw(sequence):
+            self._waiting.push(waiter)
+
+
+def _rank(sequence: LiveSequence) -> tuple[float, int, int]:
+    return sequence.rank

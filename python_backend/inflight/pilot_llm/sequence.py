@@ -1,0 +1,113 @@
+"""The engine thread's view of a request: one group, with one to `n` sequences.
+
+    prompt tokens                       output tokens
+    [ p0 p1 p2 p3 | p4 p5 p6 p7 | p8    o0 o1 ]
+      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^        K and V are in the cache: num_computed
+                                             ^^   runs in the next step, which samples the token behind it
+
+A sequence that is preempted loses its blocks, not its tokens: it computes them again (prompt and outputs alike) as one
+longer prompt. Nothing that was sampled is sampled twice.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pilot_llm.block_keys import BlockKeys
+from pilot_llm.sampler import SampleRow
+from pilot_llm.sampling import SamplingParams
+
+Rank = tuple[float, int, int]
+"""Who is served first: (score of the policy, number of arrival, index within the request); lower is better."""
+
+
+class Place(Enum):
+    """Where a sequence is."""
+
+    WAITING = "in the waiting queue"
+    PARKED = "waiting for a prefix that another sequence computes"
+    RUNNING = "holding its blocks, part of every step"
+    FORKING = "made for the step that samples its first token; holds nothing yet"
+    DONE = "finished or aborted; holds nothing"
+
+
+@dataclass(eq=False, slots=True)
+class RequestGroup:
+    """One request in the scheduler. `ticket` is the engine's own number for it, never used twice."""
+
+    ticket: int
+    params: SamplingParams
+    prompt_token_ids: list[int]
+    score: float  # of the scheduling policy
+    arrival_s: float
+    max_total_tokens: int  # prompt and output of one sequence, at most
+    stop_token_ids: frozenset[int]  # end a sequence and are its stop_reason
+    eos_token_ids: frozenset[int]  # end a sequence; empty with ignore_eos
+    seed: int
+    keys: BlockKeys | None  # of the first sequence; None: shares nothing
+    sequences: list["LiveSequence"] = field(default_factory=list)
+    num_cached_tokens: int = 0  # of the prompt, when it was first scheduled
+    num_prompt_logprobs: int = 0  # prompt positions whose successor's logprobs have been computed
+    first_scheduled_s: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return all(sequence.place is Place.DONE for sequence in self.sequences)
+
+
+@dataclass(eq=False, slots=True)
+class LiveSequence:
+    """One of the sequences of a request."""
+
+    group: RequestGroup
+    index: int
+    token_ids: list[int]  # prompt and output
+    output_token_ids: list[int]
+    sample_row: SampleRow
+    keys: BlockKeys | None
+    rank: Rank
+    place: Place = Place.WAITING
+    blocks: list[int] = field(default_factory=list)
+    num_computed: int = 0  # tokens whose K and V are in the cache
+    num_published: int = 0  # blocks
+    num_preemptions: int = 0
+    last_token_s: float | None = None
+
+    @property
+    def num_remaining(self) -> int:
+        """Known tokens that the model has not run on; 1 is a decode."""
+        return len(self.token_ids) - self.num_computed
+
+
+def first_sequence(group: RequestGroup) -> LiveSequence:
+    """The sequence that computes the prompt."""
+    return _sequence(group, 0, list(group.prompt_token_ids), group.keys)
+
+
+def forked_sequence(parent: LiveSequence, index: int) -> LiveSequence:
+    """Another sequence of the parent's request, as it is when the prompt has been computed."""
+    token_ids = list(parent.group.prompt_token_ids)
+    keys = parent.keys.forked(token_ids) if parent.keys is not None else None
+    return _sequence(parent.group, index, token_ids, keys)
+
+
+def _sequence(group: RequestGroup, index: int, token_ids: list[int], keys: BlockKeys | None) -> LiveSequence:
+    output_token_ids: list[int] = []
+    row = SampleRow(
+        params=group.params,
+        prompt_token_ids=group.prompt_token_ids,
+        output_token_ids=output_token_ids,
+        seed=group.seed,
+        sequence_index=index,
+        eos_token_ids=group.eos_token_ids,
+    )
+    sequence = LiveSequence(
+        group=group,
+        index=index,
+        token_ids=token_ids,
+        output_token_ids=output_token_ids,
+        sample_row=row,
+        keys=keys,
+        rank=(group.score, group.ticket, index),
+    )
+    group.sequences.append(sequence)
+    return sequence

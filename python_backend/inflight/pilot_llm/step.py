@@ -1,0 +1,57 @@
+"""Runs one planned step on the model: batch, forward, sample.
+
+plan.chunks          decode A   chunk B      chunk C, its last     decode D
+rows of logits       [ A ]                   [ c5 c6 | C ]         [ D ]      c5, c6: prompt logprobs
+sampled              [ A ]                   [ C  C1 C2 ]          [ D ]      C1, C2: forks draw from C's row
+"""
+
+from dataclasses import dataclass, field
+
+from pilot_llm.batch import SequenceStep, build_batch
+from pilot_llm.runner import Runner
+from pilot_llm.sampler import SampledToken, SampleRow, prompt_logprobs, sample
+from pilot_llm.scheduler import Chunk, StepPlan
+
+
+@dataclass(slots=True)
+class StepTokens:
+    """What the model said: a token for each sampling chunk and its forks, in the plan's order."""
+
+    sampled: list[SampledToken] = field(default_factory=list)
+    prompt_logprobs: list[tuple[Chunk, list[SampledToken]]] = field(default_factory=list)
+
+
+def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
+    """The expensive part of a step; changes nothing but the slots of the KV cache that the plan fills."""
+    steps: list[SequenceStep] = []
+    sample_rows: list[SampleRow] = []
+    logits_rows: list[int] = []
+    prompt_chunks: list[tuple[Chunk, int]] = []
+    num_rows = 0
+    for chunk in plan.chunks:
+        sequence, start, end = chunk.sequence, chunk.start, chunk.end
+        wanted = [position - start for position in chunk.prompt_positions]
+        if wanted:
+            prompt_chunks.append((chunk, num_rows))
+        if chunk.samples:
+            row = num_rows + len(wanted)
+            wanted.append(end - 1 - start)
+            sample_rows.append(sequence.sample_row)
+            logits_rows.append(row)
+            for fork in chunk.forks:
+                sample_rows.append(fork.sample_row)
+                logits_rows.append(row)
+        num_rows += len(wanted)
+        steps.append(SequenceStep(sequence.token_ids[start:end], start, sequence.blocks, wanted))
+    logits = runner.forward(build_batch(steps, runner.block_size))
+    tokens = StepTokens()
+    for chunk, first_row in prompt_chunks:
+        positions, params = chunk.prompt_positions, chunk.sequence.group.params
+        num_top = runner.vocab_size if params.prompt_logprobs == -1 else params.prompt_logprobs or 0
+        following = chunk.sequence.token_ids[positions.start + 1 : positions.stop + 1]
+        rows = logits[first_row : first_row + len(positions)]
+        tokens.prompt_logprobs.append((chunk, prompt_logprobs(rows, following, num_top)))
+    if sample_rows:
+        one_to_one = len(logits_rows) == num_rows
+        tokens.sampled = sample(logits if one_to_one else logits[logits_rows], sample_rows)
+    return tokens

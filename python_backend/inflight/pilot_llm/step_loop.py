@@ -1,0 +1,205 @@
+"""The engine thread: one step after the other while there is work, asleep on its mailbox while there is none.
+
+    take commands (admit, drop) -> schedule -> run on the model -> commit -> copy blocks of forks -> post news
+                                                 |
+                                                 +-- raises: this step's requests end with an error, the loop goes on
+
+It never waits for a client: news is handed over in one go, under one short lock.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from pilot_llm.block_pool import BlockPool
+from pilot_llm.config import EngineConfig
+from pilot_llm.errors import EngineDeadError, ErrorCode
+from pilot_llm.mailbox import Mailbox
+from pilot_llm.metrics import EngineMetrics, Observation
+from pilot_llm.request import RequestError
+from pilot_llm.response_stream import EndNews, News, PromptNews, ResponseStream, StartNews, TokenNews
+from pilot_llm.runner import Runner
+from pilot_llm.scheduler import Scheduler, SequenceEvent, StepPlan, StepResult
+from pilot_llm.sequence import RequestGroup
+from pilot_llm.step import StepTokens, run_step
+from pilot_llm.waiting_room import WaitingRoom
+
+_log = logging.getLogger(__name__)
+
+
+class Admit(NamedTuple):
+    """A request that is ready for the scheduler."""
+
+    stream: ResponseStream
+    group: RequestGroup
+
+
+Command = Admit | int
+"""An int is the ticket of a request to drop: its stream is closed."""
+
+
+class StepLoop:
+    """Owns scheduler, block pool and runner; all methods but `stop` run on the engine thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        commands: Mailbox[Command],
+        *,
+        post: Callable[[Iterable[tuple[int, News]]], None],
+        waiting_room: WaitingRoom,
+        metrics: EngineMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner = runner
+        self._commands = commands
+        self._post = post
+        self._waiting_room = waiting_room
+        self._metrics = metrics
+        self._clock = clock
+        self._max_failed_steps = config.inflight.max_failed_steps
+        self.pool = BlockPool(runner.num_blocks)
+        self.scheduler = Scheduler(
+            self.pool,
+            block_size=runner.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            reserve_all_blocks=config.inflight.kv_exhaustion == "reserve",
+        )
+        self.step_started_s: float | None = None
+        self._num_failed_steps = 0  # in a row
+        self._num_running_seen = 0  # by the waiting room
+        self._counted = Counter[str]()  # totals of the scheduler that the metrics have seen
+        self._is_stopped = False
+
+    def run(self) -> None:
+        """Work until the mailbox is closed, or `stop`.
+
+        Raises:
+            EngineDeadError: too many steps failed in a row.
+        """
+        while not self._is_stopped:
+            commands = self._commands.take_all(wait=not self.scheduler.has_work)
+            if commands is None:
+                return
+            self._obey(commands)
+            if self.scheduler.has_work:
+                self._step()
+            else:
+                self._record({}, [])
+
+    def stop(self) -> None:
+        """Do not begin another step."""
+        self._is_stopped = True
+
+    def _obey(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Admit):
+                # Closed before it came here, it will not be dropped again.
+                if not command.stream.is_closed:
+                    self.scheduler.add(command.group)
+            else:
+                self.scheduler.abort(command)
+
+    def _step(self) -> None:
+        started_s = self._clock()
+        plan = self.scheduler.schedule(started_s)
+        self.step_started_s = started_s
+        try:
+            tokens = run_step(plan, self._runner)
+            now_s = self._clock()
+            result = self.scheduler.commit(plan, tokens.sampled)
+            if result.block_copies:
+                self._runner.copy_blocks(result.block_copies)
+        except Exception as error:  # noqa: BLE001 foreign code, short memory: the step's requests end, others go on
+            self.step_started_s = None
+            self._fail(plan, error)
+            return
+        self.step_started_s = None
+        self._num_failed_steps = 0
+        self._post(self._news(plan, tokens, result, started_s, now_s))
+        self._leave_waiting_room(plan)
+        self._record_step(plan, result, now_s)
+
+    def _fail(self, plan: StepPlan, error: Exception) -> None:
+        self._num_failed_steps += 1
+        groups = self.scheduler.fail(plan)
+        _log.error("a step of %d requests failed", len(groups), exc_info=error)
+        failure = RequestError(ErrorCode.INTERNAL, f"a step of the model failed: {type(error).__name__}: {error}")
+        self._post([(group.ticket, EndNews("error", failure)) for group in groups])
+        self._leave_waiting_room(plan)
+        self._record({}, [])
+        if self._num_failed_steps >= self._max_failed_steps:
+            raise EngineDeadError(f"{self._num_failed_steps} steps in a row have failed, the last with: {error}")
+
+    def _news(
+        self, plan: StepPlan, tokens: StepTokens, result: StepResult, started_s: float, now_s: float
+    ) -> list[tuple[int, News]]:
+        news: list[tuple[int, News]] = [
+            (group.ticket, StartNews(group.num_cached_tokens, started_s)) for group in plan.started
+        ]
+        for chunk, positions in tokens.prompt_logprobs:
+            ticket = chunk.sequence.group.ticket
+            errors = [position.error for position in positions if position.error is not None]
+            news.append((ticket, _failure(errors[0]) if errors else PromptNews(positions)))
+        for sequence, token, finish_reason, stop_reason in result.events:
+            news.append((sequence.group.ticket, TokenNews(sequence.index, token, finish_reason, stop_reason, now_s)))
+        news.extend((group.ticket, _failure(reason)) for group, reason in result.failed)
+        return news
+
+    def _leave_waiting_room(self, plan: StepPlan) -> None:
+        num_running = self.scheduler.num_running
+        if plan.started or num_running != self._num_running_seen:
+            self._num_running_seen = num_running
+            self._waiting_room.leave([group.ticket for group in plan.started], num_running)
+
+    def _record_step(self, plan: StepPlan, result: StepResult, now_s: float) -> None:
+        observations: list[Observation] = []
+        for group in plan.started:
+            if group.first_scheduled_s is not None:
+                waited_s = group.first_scheduled_s - group.arrival_s
+                observations.append(("vllm:request_queue_time_seconds", waited_s, 1))
+        self._observe_tokens(result.events, now_s, observations)
+        counters = {
+            "vllm:prompt_tokens_total": sum(len(group.prompt_token_ids) for group in plan.started),
+            "vllm:generation_tokens_total": len(result.events),
+        }
+        self._record(counters, observations)
+
+    def _observe_tokens(self, events: Iterable[SequenceEvent], now_s: float, observations: list[Observation]) -> None:
+        num_by_last_token_s = Counter[float]()  # most sequences had their last token in the same step
+        for event in events:
+            sequence = event.sequence
+            if sequence.last_token_s is not None:
+                num_by_last_token_s[sequence.last_token_s] += 1
+            elif sequence.index == 0:
+                group = sequence.group
+                observations.append(("vllm:time_to_first_token_seconds", now_s - group.arrival_s, 1))
+                if group.first_scheduled_s is not None:
+                    observations.append(("vllm:request_prefill_time_seconds", now_s - group.first_scheduled_s, 1))
+            sequence.last_token_s = now_s
+        for last_token_s, times in num_by_last_token_s.items():
+            observations.append(("vllm:inter_token_latency_seconds", now_s - last_token_s, times))
+
+    def _record(self, counters: Mapping[str, int], observations: list[Observation]) -> None:
+        scheduler = self.scheduler
+        totals = {
+            "vllm:prefix_cache_queries_total": scheduler.num_prefix_query_tokens,
+            "vllm:prefix_cache_hits_total": scheduler.num_prefix_hit_tokens,
+            "vllm:num_preemptions_total": scheduler.num_preemptions,
+        }
+        added = {name: total - self._counted[name] for name, total in totals.items()}
+        self._counted.update(added)
+        gauges = {
+            "vllm:num_requests_running": scheduler.num_running,
+            "vllm:num_requests_waiting": scheduler.num_waiting,
+            "vllm:kv_cache_usage_perc": self.pool.num_held / self.pool.num_blocks,
+        }
+        self._metrics.record_step({**counters, **added}, gauges, observations)
+
+
+def _failure(reason: str) -> EndNews:
+    return EndNews("error", RequestError(ErrorCode.INTERNAL, f"the model gave no usable answer: {reason}"))
