@@ -1,8 +1,10 @@
-"""What a contract makes of a model's config.pbtxt: completes it, and names every line that contradicts it."""
+"""config.pbtxt and model.json together: the contract completes the one, and each line that contradicts is named."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
+from pilot_llm.config import EngineConfig
 from pilot_llm.contracts.contract import Contract
 from pilot_llm.contracts.tensors import TensorSpec
 from pilot_llm.errors import ConfigError
@@ -50,6 +52,23 @@ def check(config: Mapping[str, Any], contract: Contract, *, is_complete: bool = 
             f"config.pbtxt of {config.get('name')!r} does not fit contract {contract.name!r}: {'; '.join(faults)}. "
             'A config.pbtxt of one line, backend: "inflight", is enough; the rest is completed'
         )
+
+
+def with_device(config: EngineConfig, instance_kind: str, device_id: int) -> EngineConfig:
+    """`config` on the device that Triton gives an instance of this kind: CPU, GPU, or MODEL (the model decides).
+
+    Raises:
+        ConfigError: model.json wants another device than config.pbtxt.
+    """
+    if instance_kind not in ("CPU", "GPU"):
+        return config
+    device = "cpu" if instance_kind == "CPU" else f"cuda:{device_id}"
+    if config.device not in ("auto", device, device.partition(":")[0]):
+        raise ConfigError(
+            f"model.json asks for device {config.device!r}, but Triton places this instance on {device!r}: leave "
+            "`device` out of model.json, or write instance_group [{ kind: KIND_MODEL }] into config.pbtxt"
+        )
+    return replace(config, device=device)
 
 
 def _tensor_faults(
