@@ -6,6 +6,7 @@ wrong position changes the output or raises, as it would with a real model, but 
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +17,16 @@ import numpy as np
 import torch
 
 from pilot_llm.batch import Batch
+from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace, sha256_block
+from pilot_llm.block_pool import BlockPool
 from pilot_llm.config import EngineConfig
 from pilot_llm.engine import Engine
+from pilot_llm.limits import SequenceLimits
 from pilot_llm.request import Request, RequestError, RequestOutput
 from pilot_llm.sampling import SamplingParams
+from pilot_llm.scheduler import Scheduler, StepPlan
+from pilot_llm.sequence import RequestGroup
+from pilot_llm.step import run_step
 
 VOCAB_SIZE = 64
 EOS = 63
@@ -115,6 +122,92 @@ class LetterTokenizer:
 
     def is_special(self, token_id: int) -> bool:
         return token_id == EOS
+
+
+class Simulation:
+    """Scheduler, pool and model without threads: deterministic, and all books are checked after every step."""
+
+    def __init__(
+        self, runner: HashRunner | None = None, *, hash_block: HashBlock = sha256_block, **changes: Any
+    ) -> None:
+        self.runner = runner or HashRunner()
+        options = {"max_num_seqs": 4, "max_num_batched_tokens": 16, **changes}
+        self.pool = BlockPool(self.runner.num_blocks)
+        self.scheduler = Scheduler(self.pool, block_size=self.runner.block_size, **options)
+        self.plans: list[StepPlan] = []
+        self.groups: list[RequestGroup] = []
+        self.outputs: dict[tuple[int, int], list[int]] = {}  # by (ticket, index of the sequence)
+        self.finish_reasons: dict[tuple[int, int], str] = {}
+        self.now_s = 0.0
+        self._hash_block = hash_block
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        *,
+        score: float = 0.0,
+        cache_salt: str | None = None,
+        adapter: str | None = None,
+        shares_prefix: bool = True,
+        seed: int = 0,
+        **params: Any,
+    ) -> RequestGroup:
+        wishes = SamplingParams.from_dict({"temperature": 0, **params})
+        limits = SequenceLimits(self.runner.max_model_len, self.runner.num_blocks, self.runner.block_size)
+        tokens = list(prompt)
+        namespace = Namespace(cache_salt, adapter)
+        group = RequestGroup(
+            ticket=len(self.groups),
+            params=wishes,
+            prompt_token_ids=tokens,
+            score=score,
+            arrival_s=self.now_s,
+            max_total_tokens=limits.max_total_tokens(len(tokens), wishes.max_tokens),
+            stop_token_ids=frozenset(wishes.stop_token_ids),
+            eos_token_ids=frozenset() if wishes.ignore_eos else frozenset([EOS]),
+            seed=seed,
+            keys=BlockKeys(tokens, self.runner.block_size, namespace, self._hash_block) if shares_prefix else None,
+        )
+        self.groups.append(group)
+        self.scheduler.add(group)
+        return group
+
+    def step(self) -> StepPlan:
+        """One step of the engine."""
+        self.now_s += 1.0
+        plan = self.scheduler.schedule(self.now_s)
+        self.plans.append(plan)
+        result = self.scheduler.commit(plan, run_step(plan, self.runner).sampled)
+        self.runner.copy_blocks(result.block_copies)
+        for event in result.events:
+            key = (event.sequence.group.ticket, event.sequence.index)
+            self.outputs.setdefault(key, []).append(event.token.token_id)
+            if event.finish_reason is not None:
+                self.finish_reasons[key] = event.finish_reason
+        self.check_books()
+        return plan
+
+    def run(self, max_steps: int = 2000) -> int:
+        """Until nothing is left to do; returns the number of steps."""
+        for steps in range(max_steps):
+            if not self.scheduler.has_work:
+                return steps
+            self.step()
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def output(self, group: RequestGroup, index: int = 0) -> list[int]:
+        return self.outputs.get((group.ticket, index), [])
+
+    def check_books(self) -> None:
+        check_books(self.pool, self.scheduler)
+
+
+def check_books(pool: BlockPool, scheduler: Scheduler) -> None:
+    """Every block in one state, and held by exactly those sequences that run with it."""
+    pool.check_invariants()
+    held = Counter(block for sequence in scheduler.running() for block in sequence.blocks)
+    if held != pool.holders():
+        raise AssertionError(f"running sequences hold {dict(held)}, the pool says {pool.holders()}")
 
 
 @dataclass
