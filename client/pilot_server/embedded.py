@@ -1,6 +1,7 @@
 """Starts tritonserver as a process of this machine, on 127.0.0.1 and under a keeper."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,7 +145,8 @@ def _assemble(toolchain: ServerToolchain, folder: Path, repository: Path) -> Non
         made.mkdir()
     (folder / "repository").symlink_to(repository)
     for file in (toolchain.backends / "python").iterdir():
-        (backends / "python" / file.name).symlink_to(file)
+        # Copied: for a Python-based backend the server refuses a library whose link leads out of the folder.
+        shutil.copy2(file, backends / "python" / file.name)
     stub = backends / "python" / toolchain.stub.name
     if not stub.exists():
         stub.symlink_to(toolchain.stub)
