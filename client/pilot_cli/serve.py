@@ -80,7 +80,9 @@ def command(
         if name in skipped:
             raise ServerError(f"Model {name} cannot be loaded: {skipped[name]}")
         if name not in loadable:
-            raise ServerError(f"There is no model {name} in {repository}; there are: {_listed([*loadable, *skipped])}")
+            raise ServerError(
+                f"There is no model {name} in {repository}; there are: {_listed(sorted([*loadable, *skipped]))}"
+            )
     wanted = list(names) or loadable
 
     in_container = mode == "docker" or (mode == "auto" and (image or gpus or not _can_embed(say)))
@@ -118,6 +120,9 @@ def _serve(
 
     try:
         failed = _load(server, wanted, say)
+        watch = None if server.pid is None else StubWatch(server.pid, server.http_url, say)
+        if watch is not None:
+            watch.look()  # It can only name the model of a stub that it has seen alive.
         if as_json:
             loaded = [name for name in wanted if name not in failed]
             urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
@@ -125,7 +130,6 @@ def _serve(
             click.echo(json.dumps({**urls, "pid": server.pid, **state}))
         else:
             _print_state(server, repository, wanted, failed, skipped, host)
-        watch = None if server.pid is None else StubWatch(server.pid, server.http_url, say)
         stopped = threading.Event()  # Never set: Ctrl-C ends the wait.
         while server.is_alive():
             if watch is not None:

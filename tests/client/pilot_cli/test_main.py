@@ -29,7 +29,7 @@ def doctor_raises(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], 
 
     def put(error: BaseException) -> None:
         command = click.Command("doctor", callback=raise_error(error))
-        monkeypatch.setitem(sys.modules, "pilot_cli.doctor", SimpleNamespace(command=command))  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "pilot_cli.doctor", SimpleNamespace(command=command))
 
     return put
 

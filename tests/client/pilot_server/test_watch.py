@@ -1,0 +1,127 @@
+"""Dead stubs: noticed, brought back as they were served, and left alone when they die again and again."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pilot_server import control
+from pilot_server.running import RunningServer
+from pilot_server.watch import StubWatch, model_of_stub
+from pilot_testing.python_models import scaled, write_scale_model
+
+StartServer = Callable[..., RunningServer]
+
+
+def kill_stub(server: RunningServer) -> None:
+    """Kill the one stub, once those that a reload has replaced have ended."""
+    while len(stubs := living_stubs(server)) > 1:
+        time.sleep(0.05)
+    os.kill(stubs[0], signal.SIGKILL)
+    while living_stubs(server):
+        time.sleep(0.01)
+
+
+def living_stubs(server: RunningServer) -> list[int]:
+    children = psutil.Process(server.pid).children()
+    return [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def watch_of(server: RunningServer, said: list[str], clock: Callable[[], float] = time.monotonic) -> StubWatch:
+    assert server.pid is not None
+    watch = StubWatch(server.pid, server.http_url, said.append, clock)
+    assert watch.look() == []
+    return watch
+
+
+@pytest.mark.triton
+def test_model_of_a_killed_stub_answers_again(tmp_path: Path, start_server: StartServer) -> None:
+    write_scale_model(tmp_path)
+    server = start_server(tmp_path)
+    said: list[str] = []
+    watch = watch_of(server, said)
+    kill_stub(server)
+    assert watch.look() == ["scale"]
+    assert scaled(server.http_url, [1.0]) == [2.0]
+    assert said == ["Model scale: its process died; loading it again", "Model scale: ready again"]
+    assert watch.look() == []
+
+
+@pytest.mark.triton
+def test_unload_and_reload_are_no_deaths(tmp_path: Path, start_server: StartServer) -> None:
+    write_scale_model(tmp_path)
+    server = start_server(tmp_path)
+    watch = watch_of(server, [])
+    control.unload(server.http_url, "scale")
+    while psutil.Process(server.pid).children():
+        assert watch.look() == []
+    control.load(server.http_url, "scale")
+    assert watch.look() == []
+
+
+@pytest.mark.triton
+def test_model_comes_back_with_the_configuration_that_it_was_served_with(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    write_scale_model(tmp_path, factor=2)
+    server = start_server(tmp_path)
+    config = control.read_config(server.http_url, "scale")
+    config["parameters"]["factor"]["string_value"] = "5"
+    control.load(server.http_url, "scale", config)
+    watch = watch_of(server, [])
+    kill_stub(server)
+    assert watch.look() == ["scale"]
+    assert scaled(server.http_url, [1.0]) == [5.0]
+
+
+@pytest.mark.triton
+def test_third_death_within_a_minute_leaves_the_model_unloaded(tmp_path: Path, start_server: StartServer) -> None:
+    write_scale_model(tmp_path)
+    server = start_server(tmp_path)
+    said: list[str] = []
+    now_s = 0.0
+    watch = watch_of(server, said, clock=lambda: now_s)
+    kill_stub(server)
+    watch.look()
+    now_s = 61.0  # The first death is forgotten.
+    for _ in range(2):
+        watch.look()
+        kill_stub(server)
+        watch.look()
+    assert said[-1] == "Model scale: ready again"
+    watch.look()
+    kill_stub(server)
+    watch.look()
+    assert "died 3 times within 60 s" in said[-1]
+    assert [state.state for state in control.list_states(server.http_url)] in (["UNLOADING"], ["UNAVAILABLE"])
+
+
+@pytest.mark.triton
+def test_model_that_cannot_be_loaded_again_is_said(tmp_path: Path, start_server: StartServer) -> None:
+    folder = write_scale_model(tmp_path)
+    server = start_server(tmp_path)
+    said: list[str] = []
+    watch = watch_of(server, said)
+    (folder / "1" / "model.py").write_text("raise RuntimeError('broken by hand')\n")
+    kill_stub(server)
+    watch.look()
+    assert "could not be loaded again" in said[-1]
+    assert "broken by hand" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("command_line", "model"),
+    [
+        (["/b/triton_python_backend_stub", "/r/repository/llm/1/model.py", "region"], "llm"),
+        (["/b/triton_python_backend_stub", "/r/repository/repository/1/model.py", "region"], "repository"),
+        (["/b/triton_python_backend_stub", "/elsewhere/llm/1/model.py", "region"], None),
+        (["python", "/r/repository/llm/1/model.py", "x"], None),
+        ([], None),
+    ],
+)
+def test_model_is_read_from_the_command_line_of_the_stub(command_line: list[str], model: str | None) -> None:
+    assert model_of_stub(command_line, [Path("/r/repository")]) == model
