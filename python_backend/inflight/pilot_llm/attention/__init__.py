@@ -1,0 +1,32 @@
+"""Paged attention: the KV cache together with what writes and reads it. The layout is nobody else's business.
+
+One interface, and an implementation per kind of machine; `torch_paged` is the reference, right everywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from pilot_llm.batch import Batch
+
+
+class PagedAttention(Protocol):
+    """Used by one thread. A step is `begin_step`, then `attend` once per layer in order."""
+
+    def begin_step(self, batch: Batch) -> None:
+        """Prepare what all layers share: indexes, masks, work lists."""
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Store keys and values in the batch's slots, then let each query see its own sequence up to itself.
+
+        Args:
+            query: [T, heads, head_dim], rotated.
+            key, value: [T, kv_heads, head_dim], the key rotated.
+
+        Returns:
+            [T, heads * head_dim].
+        """
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks of every layer, (source, destination) each."""

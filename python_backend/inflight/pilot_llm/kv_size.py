@@ -1,0 +1,55 @@
+"""How many blocks the KV cache gets: by order, by bytes, or by the memory that is free once the weights are loaded."""
+
+import logging
+
+from pilot_llm.config import EngineConfig
+from pilot_llm.errors import ConfigError
+from pilot_llm.models.decoder_config import DecoderConfig
+
+_log = logging.getLogger(__name__)
+
+# On a CPU the memory is shared with everything else on the machine, so a share of what is free has a ceiling;
+# `kv_cache_memory_bytes` goes beyond it.
+CPU_CEILING_BYTES = 4 << 30
+
+
+def block_bytes(decoder: DecoderConfig, block_size: int, element_bytes: int) -> int:
+    """Keys and values of one block in all layers."""
+    return 2 * decoder.num_layers * block_size * decoder.num_kv_heads * decoder.head_dim * element_bytes
+
+
+def decide_num_blocks(
+    config: EngineConfig, *, bytes_per_block: int, max_model_len: int, free_bytes: int, is_cpu: bool
+) -> int:
+    """
+    Raises:
+        ConfigError: not one block fits.
+    """
+    blocks_per_sequence = -(-max_model_len // config.block_size)
+    if config.num_gpu_blocks_override is not None:
+        num_blocks, source = config.num_gpu_blocks_override, "num_gpu_blocks_override"
+    elif config.kv_cache_memory_bytes is not None:
+        num_blocks, source = config.kv_cache_memory_bytes // bytes_per_block, "kv_cache_memory_bytes"
+    else:
+        share_bytes = int(config.gpu_memory_utilization * free_bytes)
+        source = f"{config.gpu_memory_utilization:.0%} of {free_bytes / 1e9:.2f} GB free memory"
+        if is_cpu and share_bytes > CPU_CEILING_BYTES:
+            share_bytes, source = CPU_CEILING_BYTES, f"{CPU_CEILING_BYTES / 1e9:.1f} GB, the ceiling on a CPU"
+        # More than every sequence at its longest can never be held.
+        num_blocks = min(share_bytes // bytes_per_block, config.max_num_seqs * blocks_per_sequence)
+    tokens = num_blocks * config.block_size
+    if num_blocks < 1:
+        raise ConfigError(
+            f"no KV block fits: one of {config.block_size} tokens takes {bytes_per_block:,} bytes, and {source} "
+            "allows less. Set a larger kv_cache_memory_bytes or a smaller block_size in model.json"
+        )
+    _log.info(
+        "KV cache: %d blocks of %d tokens (%d tokens, %.1f MB), by %s",
+        *(num_blocks, config.block_size, tokens, num_blocks * bytes_per_block / 1e6, source),
+    )
+    if num_blocks < blocks_per_sequence:
+        _log.warning(
+            "the KV cache holds %d tokens, less than one sequence of max_model_len %d: longer requests are refused",
+            *(tokens, max_model_len),
+        )
+    return num_blocks

@@ -1,0 +1,1 @@
+"""The native decoder for the Llama family, and the reading of its Hugging Face configuration."""

@@ -1,0 +1,147 @@
+"""The runner on torch: one class for CPU and CUDA, with the parts that this machine runs best put together at load."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
+from pilot_llm.batch import Batch
+from pilot_llm.config import EngineConfig
+from pilot_llm.errors import ConfigError
+from pilot_llm.kv_size import block_bytes, decide_num_blocks
+from pilot_llm.linear import choose_linear
+from pilot_llm.loader import load_weights
+from pilot_llm.machine import free_memory_bytes, usable_cpus
+from pilot_llm.models.decoder import Decoder
+from pilot_llm.models.decoder_config import DecoderConfig, read_decoder_config
+
+_log = logging.getLogger(__name__)
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "half": torch.float16,
+}
+
+
+class TorchRunner:
+    """A `Runner`. Used by one thread."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: TorchPagedAttention,
+        *,
+        num_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        max_model_len: int,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self._decoder = decoder
+        self._attention = attention
+        self._device = device
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        self._check(batch)
+        self._attention.begin_step(batch)
+        token_ids, positions, sampled_rows = (
+            torch.from_numpy(array).to(self._device) for array in (batch.token_ids, batch.positions, batch.sampled_rows)
+        )
+        return self._decoder.forward(token_ids, positions, sampled_rows).float()
+
+    @torch.inference_mode()
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self._attention.copy_blocks(pairs)
+
+    def _check(self, batch: Batch) -> None:
+        """A wrong index would read or write another sequence's memory, or end the process on a GPU."""
+        for name, values, limit in (
+            ("token id", batch.token_ids, self.vocab_size),
+            ("position", batch.positions, self.max_model_len),
+            ("slot", batch.slots, self.num_blocks * self.block_size),
+            ("sampled row", batch.sampled_rows, batch.num_tokens),
+        ):
+            if len(values) and (values.min() < 0 or values.max() >= limit):
+                raise ValueError(f"{name} {values.min()} .. {values.max()} is outside 0 .. {limit - 1}")
+
+
+def load_torch_runner(config: EngineConfig) -> TorchRunner:
+    """
+    Raises:
+        UnsupportedModelError, ConfigError: as `load_runner` says.
+    """
+    decoder_config = read_decoder_config(config.model)
+    device = _device(config.device)
+    dtype = _compute_dtype(config.dtype, device)
+    cache_dtype = dtype if config.kv_cache_dtype == "auto" else _DTYPES.get(config.kv_cache_dtype)
+    if config.quantization is not None or cache_dtype is None:
+        raise ConfigError("int8 needs the compiled CPU kernels, which this version does not have: remove it")
+    max_model_len = _max_model_len(config, decoder_config)
+    if device.type == "cpu":
+        torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())
+    make_linear, linear_name = choose_linear(device, dtype)
+    weights = load_weights(config.model, decoder_config, make_linear, dtype=dtype, device=device)
+    num_blocks = decide_num_blocks(
+        config,
+        bytes_per_block=block_bytes(decoder_config, config.block_size, cache_dtype.itemsize),
+        max_model_len=max_model_len,
+        free_bytes=free_memory_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0],
+        is_cpu=device.type == "cpu",
+    )
+    shape = CacheShape(
+        num_blocks, config.block_size, decoder_config.num_kv_heads, decoder_config.head_dim, decoder_config.windows
+    )
+    attention = TorchPagedAttention(shape, compute_dtype=dtype, cache_dtype=cache_dtype, device=device)
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    _log.info("%s on %s in %s: %s, torch attention%s", decoder_config.family, device, dtype, linear_name, threads)
+    return TorchRunner(
+        Decoder(decoder_config, weights, attention, max_model_len),
+        attention,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        vocab_size=decoder_config.vocab_size,
+        max_model_len=max_model_len,
+        device=device,
+    )
+
+
+def _device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device {name!r} is none that torch knows; there is cpu, cuda, cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; there is cpu, cuda, cuda:1")
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise ConfigError(f"device {name!r} was asked for, torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is float32 on a CPU, where 16 bit is slower without special instructions, and bfloat16 on a GPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return _DTYPES[name]
+
+
+def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig) -> int:
+    trained = decoder_config.max_positions
+    if config.max_model_len is not None and config.max_model_len > trained:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, the model was made for {trained} positions "
+            "(max_position_embeddings in config.json)"
+        )
+    return config.max_model_len or trained
