@@ -1,0 +1,53 @@
+"""The conditions of a study: what must be the same for two measurements to be comparable."""
+
+import hashlib
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pilot_base.cpus import usable_cpus, usable_memory_bytes
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "machine.cpu": cpu_name(),
+        "machine.cpus": usable_cpus(),
+        "machine.memory_gb": round(usable_memory_bytes() / 2**30),
+        "machine.kernel": platform.release(),
+    }
+
+
+def software(server_version: str, analyzer_version: str) -> dict[str, Any]:
+    return {
+        "software.tritonpilot": version("tritonpilot"),
+        "software.server": server_version,
+        "software.perf_analyzer": analyzer_version,
+        "software.python": platform.python_version(),
+    }
+
+
+def model_files(model_dir: Path | None) -> dict[str, str]:
+    """A short hash of each file below the version folders, by its path in the model's folder."""
+    if model_dir is None:
+        return {}
+    files = sorted(path for path in model_dir.glob("*/**/*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"model.{path.relative_to(model_dir)}": file_hash(path) for path in files}
+
+
+def file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

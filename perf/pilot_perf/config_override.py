@@ -1,0 +1,66 @@
+"""Writes the knobs of a trial into a full model configuration, for a load override or for a config.pbtxt."""
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+
+from pilot_perf.errors import KnobError
+from pilot_perf.knobs import Knobs
+
+INTRA_OP_PARAMETER = "intra_op_thread_count"
+# The backends that read INTRA_OP_PARAMETER.
+THREADED_BACKENDS = ("onnxruntime",)
+
+
+def model_file(precision: str) -> str:
+    return f"model.{precision}.onnx"
+
+
+def backend_of(config: ModelConfig) -> str:
+    """The backend's name, also where the file says it through the older field `platform`."""
+    return "onnxruntime" if config.platform == "onnxruntime_onnx" else str(config.backend)
+
+
+def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
+    """A copy of `config` with `knobs` written into it.
+
+    Raises:
+        KnobError: a knob that means nothing for this model.
+    """
+    result = ModelConfig()
+    result.CopyFrom(config)
+    if knobs.precision is not None:
+        result.default_model_filename = model_file(knobs.precision)
+    if knobs.instances is not None:
+        _set_instances(result, knobs.instances)
+    if knobs.intra_op_threads is not None:
+        if backend_of(config) not in THREADED_BACKENDS:
+            raise KnobError(
+                f"{config.name}: backend {backend_of(config)!r} has no {INTRA_OP_PARAMETER}; "
+                f"only {', '.join(THREADED_BACKENDS)} has. Leave --threads out"
+            )
+        result.parameters[INTRA_OP_PARAMETER].string_value = str(knobs.intra_op_threads)
+    if knobs.max_batch is not None:
+        _set_max_batch(result, knobs.max_batch)
+    if knobs.queue_delay_us is not None and result.HasField("dynamic_batching"):
+        result.dynamic_batching.max_queue_delay_microseconds = knobs.queue_delay_us
+    return result
+
+
+def _set_instances(config: ModelConfig, count: int) -> None:
+    if not config.instance_group:
+        config.instance_group.add(kind=ModelInstanceGroup.KIND_AUTO)
+    if len(config.instance_group) > 1:
+        raise KnobError(f"{config.name}: several instance groups; which one --instances should change is not clear")
+    config.instance_group[0].count = count
+
+
+def _set_max_batch(config: ModelConfig, max_batch: int) -> None:
+    if config.HasField("sequence_batching"):
+        raise KnobError(f"{config.name}: sequence batching and dynamic batching exclude each other")
+    config.max_batch_size = max_batch
+    if max_batch == 1:
+        config.ClearField("dynamic_batching")
+        return
+    # Present is what switches it on; priorities and queue policies in it stay. Preferred sizes do not: they were
+    # chosen for (or filled in from) the old maximum, and the batcher goes for them before a full batch.
+    config.dynamic_batching.SetInParent()
+    config.dynamic_batching.ClearField("preferred_batch_size")

@@ -1,0 +1,113 @@
+"""The space that a sweep covers where the user names no levels, from what the model is and what the machine has."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from pilot_perf.config_override import THREADED_BACKENDS, apply, backend_of, model_file
+from pilot_perf.errors import KnobError
+from pilot_perf.knobs import Knobs
+from pilot_perf.search.space import Space
+
+DEFAULT_BATCHES = (1, 4, 8, 16, 32)
+DEFAULT_DELAYS_US = (0, 1000, 5000)
+DEFAULT_MAX_CONCURRENCY = 128
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What the user asked for; None where nothing was said."""
+
+    precisions: tuple[str, ...] | None = None
+    instances: tuple[int, ...] | None = None
+    intra_op_threads: tuple[int, ...] | None = None
+    max_batches: tuple[int, ...] | None = None
+    queue_delays_us: tuple[int, ...] | None = None
+    max_concurrency: int = DEFAULT_MAX_CONCURRENCY
+
+    @property
+    def named(self) -> list[str]:
+        """The options that were given and that need a change of configuration."""
+        options = {
+            "--precision": self.precisions,
+            "--instances": self.instances,
+            "--threads": self.intra_op_threads,
+            "--max-batch": self.max_batches,
+            "--delay-us": self.queue_delays_us,
+        }
+        return [name for name, levels in options.items() if levels is not None]
+
+
+def space_for(installed: ModelConfig, levels: Levels, cpus: int, version_dir: Path | None) -> Space:
+    """The levels of `levels`, defaults where it says nothing. `installed` is the full configuration.
+
+    Raises:
+        KnobError: a level was asked for that this model cannot take.
+    """
+    batches = _batches(installed, levels.max_batches)
+    return Space(
+        precisions=_precisions(installed, levels.precisions, version_dir),
+        instances=_sorted(levels.instances) or _powers_to(cpus),
+        intra_op_threads=_threads(installed, levels.intra_op_threads, cpus),
+        max_batches=batches,
+        queue_delays_us=(_sorted(levels.queue_delays_us) or DEFAULT_DELAYS_US) if batches and max(batches) > 1 else (),
+        max_concurrency=levels.max_concurrency,
+    )
+
+
+def same_as_installed(installed: ModelConfig, space: Space) -> Knobs | None:
+    """The configuration of `space` that changes nothing, if there is one."""
+    return next((knobs for knobs in space.configurations() if apply(installed, knobs) == installed), None)
+
+
+def _precisions(installed: ModelConfig, asked: tuple[str, ...] | None, version_dir: Path | None) -> tuple[str, ...]:
+    found = precisions_in(version_dir) if version_dir else ()
+    if asked is None:
+        return found if backend_of(installed) == "onnxruntime" and len(found) > 1 else ()
+    if version_dir is not None and (missing := [name for name in asked if name not in found]):
+        raise KnobError(
+            f"{installed.name}: no {model_file(missing[0])} in {version_dir}; "
+            f"there is {', '.join(map(model_file, found)) or 'no precision variant'}"
+        )
+    return asked
+
+
+def precisions_in(version_dir: Path) -> tuple[str, ...]:
+    """The variants `model.<precision>.onnx`, fp32 first."""
+    names = [path.name.removeprefix("model.").removesuffix(".onnx") for path in version_dir.glob("model.*.onnx")]
+    return tuple(sorted(names, key=lambda name: (name != "fp32", name)))
+
+
+def _threads(installed: ModelConfig, asked: tuple[int, ...] | None, cpus: int) -> tuple[int, ...]:
+    if backend_of(installed) in THREADED_BACKENDS:
+        return _sorted(asked) or _powers_to(cpus)
+    if asked is not None:
+        raise KnobError(
+            f"{installed.name}: --threads is for the backend {', '.join(THREADED_BACKENDS)}, "
+            f"this model's is {backend_of(installed)!r}"
+        )
+    return ()
+
+
+def _batches(installed: ModelConfig, asked: tuple[int, ...] | None) -> tuple[int, ...]:
+    if installed.max_batch_size < 1 or installed.HasField("sequence_batching"):
+        if asked is not None:
+            raise KnobError(
+                f"{installed.name}: --max-batch needs a model that batches (max_batch_size above 0, no sequences)"
+            )
+        return ()
+    if asked is not None:
+        return _sorted(asked)
+    # A graph or engine built for a largest batch takes no more; an ONNX graph with a free batch axis does.
+    most = installed.max_batch_size if backend_of(installed) != "onnxruntime" else max(DEFAULT_BATCHES)
+    return tuple(sorted({*(size for size in DEFAULT_BATCHES if size <= most), installed.max_batch_size}))
+
+
+def _sorted(levels: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(sorted(set(levels or ())))
+
+
+def _powers_to(cpus: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `cpus` itself."""
+    return tuple(sorted({*(2**power for power in range(cpus.bit_length()) if 2**power <= cpus), cpus}))

@@ -1,0 +1,213 @@
+"""A study in one SQLite file: its conditions, and every measurement, committed as it ends.
+
+    study         one row: schema version, conditions (JSON), the untuned config.pbtxt
+    measurement   one row per measurement, in the order in which they ended; failed and unstable ones too
+
+Nothing else is stored: winner, ratio and report are computed from these rows. A process killed at any moment loses
+the measurement that was running.
+"""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from pilot_perf.errors import StudyError
+from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Figures, Measurement, Stages, Trial
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE study (schema_version INTEGER NOT NULL, created_at TEXT NOT NULL, conditions TEXT NOT NULL,
+                    untuned_config TEXT NOT NULL);
+CREATE TABLE measurement (
+    id INTEGER PRIMARY KEY,
+    phase TEXT NOT NULL CHECK (phase IN ('search', 'confirm')),
+    knobs TEXT NOT NULL,
+    concurrency INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('measured', 'unstable', 'failed')),
+    problem TEXT NOT NULL,
+    ended_at TEXT NOT NULL,
+    took_s REAL NOT NULL,
+    throughput_per_s REAL,
+    latency_ms TEXT,
+    num_requests INTEGER,
+    window_s REAL,
+    stages TEXT,
+    server_cpu_cores REAL
+);
+"""
+
+Phase = Literal["search", "confirm"]
+Conditions = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stored measurement. `took_s` includes the load of the configuration and the warm-up."""
+
+    phase: Phase
+    measurement: Measurement
+    ended_at: str
+    took_s: float
+
+
+class Store:
+    """The open file. One thread uses it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, conditions: dict[str, Any], untuned: str) -> None:
+        self.path = path
+        self.conditions = conditions
+        self.untuned_config = untuned
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """An existing study.
+
+        Raises:
+            StudyError: no file, or not a study of this version.
+        """
+        if not path.is_file():
+            raise StudyError(f"There is no study at {path}. `tritonpilot sweep MODEL --study {path}` makes one")
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = _connect(path)
+            found = connection.execute("SELECT schema_version, conditions, untuned_config FROM study").fetchone()
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise StudyError(f"{path} is not a study: {error}") from error
+        if found is None or found[0] != SCHEMA_VERSION:
+            connection.close()
+            raise StudyError(
+                f"{path} is a study of schema version {found and found[0]}, this is version {SCHEMA_VERSION}: "
+                "name another file, or remove it"
+            )
+        return cls(path, connection, json.loads(found[1]), found[2])
+
+    @classmethod
+    def create_or_resume(cls, path: Path, conditions: Conditions, untuned_config: str) -> Self:
+        """The study at `path`, new where there is none.
+
+        Raises:
+            StudyError: the study there was made under other conditions; names the first that differs.
+        """
+        if path.exists():
+            store = cls.open(path)
+            if difference := first_difference(store.conditions, conditions):
+                store.close()
+                raise StudyError(
+                    f"{path} was measured under other conditions: {difference}. Name another file with --study, "
+                    "or start it anew with --fresh"
+                )
+            return store
+        _create(path, conditions, untuned_config)
+        return cls.open(path)
+
+    def add(self, phase: Phase, measurement: Measurement, took_s: float) -> None:
+        """Commit one measurement; it is on disk when this returns."""
+        trial, figures = measurement.trial, measurement.figures
+        numbers: tuple[Any, ...] = (None,) * 6
+        if figures is not None:
+            numbers = (
+                figures.throughput_per_s,
+                json.dumps(figures.latency_ms),
+                figures.num_requests,
+                figures.window_s,
+                None if figures.stages is None else json.dumps(asdict(figures.stages)),
+                figures.server_cpu_cores,
+            )
+        with self._connection:
+            self._connection.execute(
+                f"INSERT INTO measurement VALUES (NULL{', ?' * 14})",
+                (
+                    phase,
+                    json.dumps(trial.knobs.as_dict()),
+                    trial.concurrency,
+                    trial.reason,
+                    measurement.status,
+                    measurement.problem,
+                    datetime.now(UTC).isoformat(timespec="milliseconds"),
+                    took_s,
+                    *numbers,
+                ),
+            )
+
+    def rows(self, phase: Phase | None = None) -> list[Row]:
+        """All measurements, or those of one phase, in the order in which they were made."""
+        query = "SELECT * FROM measurement ORDER BY id"
+        rows = [_row(dict(found)) for found in self._connection.execute(query)]
+        return [row for row in rows if phase in (None, row.phase)]
+
+    def measurements(self, phase: Phase) -> list[Measurement]:
+        return [row.measurement for row in self.rows(phase)]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def first_difference(stored: Conditions, now: Conditions) -> str | None:
+    """The first condition (by name) that differs, in words; None where all are equal."""
+    # Through JSON, as they were stored: tuples and lists are the same there.
+    now = json.loads(json.dumps(now))
+    for name in sorted({*stored, *now}):
+        if stored.get(name) != now.get(name):
+            return f"{name} was {stored.get(name)!r}, now it is {now.get(name)!r}"
+    return None
+
+
+def _create(path: Path, conditions: Conditions, untuned_config: str) -> None:
+    """Written beside and renamed: a kill leaves no half-made study behind."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        connection = _connect(beside)
+        connection.executescript(_SCHEMA)
+        with connection:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            row = (SCHEMA_VERSION, now, json.dumps(conditions, sort_keys=True), untuned_config)
+            connection.execute("INSERT INTO study VALUES (?, ?, ?, ?)", row)
+        connection.close()
+        beside.replace(path)
+    except (OSError, sqlite3.Error) as error:
+        raise StudyError(f"{path} cannot be written: {error}. Name a study file that can be, with --study") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path)
+    connection.row_factory = sqlite3.Row
+    # On disk before a measurement counts as made.
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _row(found: dict[str, Any]) -> Row:
+    trial = Trial(Knobs(**json.loads(found["knobs"])), found["concurrency"], found["reason"])
+    figures = None
+    if found["status"] == "measured":
+        stages = None if found["stages"] is None else Stages(**json.loads(found["stages"]))
+        figures = Figures(
+            found["throughput_per_s"],
+            json.loads(found["latency_ms"]),
+            found["num_requests"],
+            found["window_s"],
+            stages,
+            found["server_cpu_cores"],
+        )
+    measurement = Measurement(trial, found["status"], figures, found["problem"])
+    return Row(found["phase"], measurement, found["ended_at"], found["took_s"])

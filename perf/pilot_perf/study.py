@@ -1,0 +1,79 @@
+"""Runs a study to its end: search, then confirm, each step taken from what the store holds.
+
+Nothing is remembered outside the store, so a study that was killed goes on where it was when the same call is made
+again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pilot_perf.bench import Measure
+from pilot_perf.confirm import Verdict, next_confirmation
+from pilot_perf.errors import PerfError
+from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Measurement, Trial
+from pilot_perf.search.best import best_kept
+from pilot_perf.search.drive import next_trial
+from pilot_perf.search.quick import quick
+from pilot_perf.search.space import Space
+from pilot_perf.slo import Slo
+from pilot_perf.store import Phase, Store
+from pilot_perf.windows import WindowPlan
+
+SEARCH_WINDOWS = WindowPlan(window_ms=700)
+CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
+MAX_MEASUREMENTS = 60
+
+# Told of every measurement: the phase, its number in the phase, and the measurement.
+Watch = Callable[[Phase, int, Measurement], None]
+
+
+@dataclass
+class Study:
+    """A space and a budget, the store that remembers, and the bench that measures.
+
+    `require_alive` raises when the server is gone: then the other trials would only fail one by one.
+    """
+
+    store: Store
+    measure: Measure
+    space: Space
+    slo: Slo
+    cpus: int
+    same_as_untuned: Knobs | None = None
+    max_measurements: int = MAX_MEASUREMENTS
+    require_alive: Callable[[], None] = lambda: None
+    watch: Watch = lambda _phase, _number, _measurement: None
+
+    def search(self) -> Measurement | None:
+        """Measure until the search ends or the measurements are used up. Returns the best that keeps the budget."""
+        history = self.store.measurements("search")
+        while len(history) < self.max_measurements:
+            step = next_trial(
+                lambda: quick(self.space, self.slo, self.cpus, self.max_measurements, self.same_as_untuned), history
+            )
+            if step.trial is None:
+                break
+            history.append(self._run("search", len(history) + 1, step.trial, SEARCH_WINDOWS))
+        if history and all(measurement.figures is None for measurement in history):
+            raise PerfError(f"no measurement succeeded; the first said: {history[0].problem}")
+        return best_kept(history, self.slo)
+
+    def confirm(self) -> Verdict | None:
+        """Measure the winner and the untuned configuration in turn. None where there is nothing to confirm."""
+        searched, confirmed = self.store.measurements("search"), self.store.measurements("confirm")
+        while True:
+            step = next_confirmation(searched, confirmed, self.slo)
+            if step.trial is None:
+                return step.verdict
+            confirmed.append(self._run("confirm", len(confirmed) + 1, step.trial, CONFIRM_WINDOWS))
+
+    def _run(self, phase: Phase, number: int, trial: Trial, plan: WindowPlan) -> Measurement:
+        started = time.monotonic()
+        measurement = self.measure(trial, plan)
+        self.store.add(phase, measurement, time.monotonic() - started)
+        self.watch(phase, number, measurement)
+        if measurement.figures is None:
+            self.require_alive()
+        return measurement
