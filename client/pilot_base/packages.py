@@ -9,6 +9,7 @@ pip downloads, because it knows the proxies, mirrors and certificates that the u
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -128,8 +129,11 @@ def _download(package: PinnedPackage, room: Path, say: Say) -> Path:
     done = subprocess.run([*command, f"{package.name}=={package.version}"], capture_output=True, text=True, check=False)
     archives = [path for path in room.iterdir() if path.suffix in (".whl", ".gz")]
     if done.returncode != 0 or len(archives) != 1:
+        if "No space left on device" in done.stderr:
+            raise OSError(errno.ENOSPC, "No space left on device")
         lines = done.stderr.strip().splitlines() or ["pip gave no reason"]
-        reasons = [line for line in lines if line.startswith("ERROR")] or lines
+        # Where pip itself fails, its last line is that of a traceback.
+        reasons = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"] or lines
         raise DownloadError(
             f"{package.name} {package.version} could not be downloaded ({reasons[-1]}). "
             "Check the network and pip's settings (pip config list), then run the command again"

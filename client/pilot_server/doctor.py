@@ -18,7 +18,7 @@ from pilot_base.errors import PilotError
 from pilot_base.packages import cache_dir, is_fetched
 from pilot_server.container import docker_problem
 from pilot_server.ports import DEFAULT_PORTS, taken_ports
-from pilot_server.preflight import libpython, numpy_version, require_environment
+from pilot_server.preflight import SHM_HEADROOM_BYTES, STUB_SHM_BYTES, libpython, numpy_version, require_environment
 from pilot_server.toolchain import (
     ANALYZER_PACKAGE,
     PYTHON_VERSION,
@@ -114,7 +114,7 @@ def _shared_memory() -> Row:
         return Row("/dev/shm", "missing", str(error.strerror), "mount -t tmpfs -o size=1g tmpfs /dev/shm")
     found = f"{usage.total >> 20} MiB, {usage.free >> 20} MiB free"
     mend = "In a container: --shm-size=1g; else: mount -o remount,size=1g /dev/shm"
-    if usage.free < 16 << 20:
+    if usage.free < SHM_HEADROOM_BYTES + STUB_SHM_BYTES:
         return Row("/dev/shm", "missing", found, mend)
     return Row("/dev/shm", "note" if usage.free < 256 << 20 else "ok", found, mend if usage.free < 256 << 20 else None)
 

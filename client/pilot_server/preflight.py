@@ -14,8 +14,10 @@ from pilot_server.errors import PreflightError
 from pilot_server.run_folder import is_shell_safe
 from pilot_server.toolchain import PYTHON_VERSION, ServerToolchain
 
-# A stub starts with one region of this size, and grows it in steps of the same size.
+# A stub starts with one region of this size, and grows it in steps of the same size. Where it cannot grow, a large
+# request gets no answer at all: hence the headroom.
 STUB_SHM_BYTES = 1 << 20
+SHM_HEADROOM_BYTES = 16 << 20
 _SHM = Path("/dev/shm")
 
 
@@ -95,7 +97,7 @@ def require_shared_memory(repository: Path, region_bytes: int = STUB_SHM_BYTES, 
     Raises:
         PreflightError: /dev/shm has less room than the stubs of `repository` take at their start.
     """
-    needed = num_stubs(repository) * region_bytes
+    needed = num_stubs(repository) * region_bytes + SHM_HEADROOM_BYTES
     try:
         free = shutil.disk_usage(shm).free
     except OSError as error:

@@ -36,7 +36,7 @@ def test_too_small_shared_memory_says_how_much_is_needed(tmp_path: Path) -> None
     (write_scale_model(tmp_path, "b") / "config.pbtxt").write_text('backend: "python"  # count: 7\n')
     # One instance of a; b has no instance_group, which is two on a CPU.
     assert preflight.num_stubs(tmp_path) == 3
-    with pytest.raises(PreflightError, match=r"need at least 3145728 MiB.*--shm-size"):
+    with pytest.raises(PreflightError, match=r"need at least 3145744 MiB.*--shm-size"):
         preflight.require_shared_memory(tmp_path, region_bytes=1 << 40)
 
 
