@@ -2,15 +2,14 @@
 
 The life of a request, top to bottom:
 
-    client thread      model.py, contracts/      tensors -> Request, with checked SamplingParams (sampling.py, request.py)
+    client thread      model.py, contracts/      tensors -> Request (request.py, sampling.py)
                        Engine.submit             accepted or refused at once (engine.py, waiting_room.py)
                             | mailbox.py
     tokeniser thread   Admission.prepare         text -> tokens; limits; can it ever fit? (admission.py, limits.py)
                             | mailbox.py
     engine thread      StepLoop                  one step after the other (step_loop.py):
                          Scheduler.schedule        decodes, prompt chunks, admissions, preemption (scheduler.py)
-                           BlockPool               which KV blocks, which are shared (block_pool.py, block_keys.py,
-                                                   prefixes_in_progress.py)
+                           BlockPool               which KV blocks, which are shared (block_pool.py, block_keys.py)
                          run_step                  plan -> batch -> logits -> tokens (step.py):
                            build_batch               flat ragged arrays (batch.py)
                            Runner.forward            the model (runner.py, torch_runner.py, models/, attention/)

@@ -19,11 +19,18 @@ class Admission:
     """Prepares requests one after the other."""
 
     def __init__(
-        self, config: EngineConfig, tokenizer: Tokenizer, limits: SequenceLimits, hash_block: HashBlock
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        *,
+        limits: SequenceLimits,
+        vocab_size: int,
+        hash_block: HashBlock,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._limits = limits
+        self._vocab_size = vocab_size
         self._hash_block = hash_block
         self._seeds = random.Random(config.seed)
 
@@ -31,7 +38,10 @@ class Admission:
         """Raises InvalidRequestError: says what is wrong with the request."""
         config = self._config
         params = request.params.check_against(
-            self._tokenizer, max_logprobs=config.max_logprobs, max_num_seqs=config.max_num_seqs
+            self._tokenizer,
+            vocab_size=self._vocab_size,
+            max_logprobs=config.max_logprobs,
+            max_num_seqs=config.max_num_seqs,
         )
         token_ids = self._prompt_token_ids(request)
         max_total_tokens = self._limits.max_total_tokens(len(token_ids), params.max_tokens)
@@ -60,7 +70,7 @@ class Admission:
                 raise InvalidRequestError("the prompt is empty")
             token_ids = self._tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
         else:
-            token_ids = _checked_token_ids(request.prompt, self._tokenizer.vocab_size)
+            token_ids = _checked_token_ids(request.prompt, self._vocab_size)
         keep = request.params.truncate_prompt_tokens
         if keep is not None:
             token_ids = token_ids[-(self._limits.max_model_len - 1 if keep == -1 else keep) :]

@@ -78,7 +78,13 @@ class Engine:
                 self.limits.capacity_tokens,
                 max_model_len,
             )
-        self._admission = Admission(config, tokenizer, self.limits, hash_block)
+        self._admission = Admission(
+            config,
+            tokenizer,
+            limits=self.limits,
+            vocab_size=min(tokenizer.vocab_size, runner.vocab_size),
+            hash_block=hash_block,
+        )
         self._waiting_room = WaitingRoom(inflight.max_queue_size, config.max_num_seqs, make_lock)
         self._to_tokenise: Mailbox[ResponseStream] = Mailbox("to tokenise", make_lock)
         self._commands: Mailbox[Command] = Mailbox("commands", make_lock)

@@ -128,13 +128,12 @@ class SamplingParams:
         params._check_pairs()
         return params
 
-    def check_against(self, tokenizer: Tokenizer, *, max_logprobs: int, max_num_seqs: int) -> Self:
+    def check_against(self, tokenizer: Tokenizer, *, vocab_size: int, max_logprobs: int, max_num_seqs: int) -> Self:
         """Check what depends on the model, and turn `bad_words` into token ids.
 
         Raises:
             InvalidRequestError: a token id outside the vocabulary, or more than the engine allows.
         """
-        vocab_size = tokenizer.vocab_size
         for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
             outside = [token for token in getattr(self, name) or () if token >= vocab_size]
             if outside:

@@ -14,8 +14,10 @@ Rank is static: fcfs orders by arrival; priority by `priority + arrival / ageing
 and nobody is passed for ever. If a decode finds no block, the running sequence of the worst rank is
 preempted (never one that this step has planned already). The best one always goes on, so everybody finishes at last.
 
-A full block of a prompt becomes findable when it is planned, not when it is computed: within a step K and V of all
-tokens are written before anybody attends, so that prompts that arrive together share their prefix in their first step.
+No prefix is computed twice at the same time. Within a step, K and V of all tokens are written before anybody attends;
+so a full block becomes findable when it is planned: prompts that arrive together share their prefix in their first step.
+And a prompt is begun only in a step that plans all prompts begun before to their end: who brings a prefix that another
+one is still computing in chunks waits for it, and goes on by itself if that one is cancelled, fails or is preempted.
 
 Pure policy: no torch, no clock, no lock. One thread, the engine's, uses it.
 """
@@ -28,7 +30,6 @@ from typing import NamedTuple
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.errors import LlmError, OutOfBlocksError
 from pilot_llm.limits import blocks_for
-from pilot_llm.prefixes_in_progress import PrefixesInProgress
 from pilot_llm.request import FinishReason
 from pilot_llm.sampler import SampledToken
 from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
@@ -98,7 +99,6 @@ class Scheduler:
         self._groups: dict[int, RequestGroup] = {}
         self._waiting = WaitingQueue()
         self._running: list[LiveSequence] = []  # best rank first
-        self._in_progress = PrefixesInProgress()
         self.num_prefix_query_tokens = 0
         self.num_prefix_hit_tokens = 0
         self.num_preemptions = 0
@@ -109,7 +109,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + self._in_progress.num_parked
+        return len(self._waiting)
 
     @property
     def has_work(self) -> bool:
@@ -136,8 +136,6 @@ class Scheduler:
         for sequence in group.sequences:
             if sequence.place is Place.WAITING:
                 self._waiting.remove(sequence)
-            elif sequence.place is Place.PARKED:
-                self._in_progress.unpark(sequence)
             elif sequence.place is Place.RUNNING:
                 self._stop_running(sequence)
             sequence.place = Place.DONE
@@ -207,11 +205,6 @@ class Scheduler:
             if sequence is None or budget <= 0:
                 return
             found = self._find_prefix(sequence)
-            awaited = self._prefix_to_wait_for(sequence, len(found))
-            if awaited is not None:
-                self._waiting.pop_first(Place.PARKED)
-                self._in_progress.park(sequence, awaited)
-                continue
             num_new = self._num_blocks_wanted(sequence) - len(found)
             num_computed = len(found) * self._block_size
             if num_new + self._headroom(sequence) > self._pool.num_available_beside(found):
@@ -226,7 +219,6 @@ class Scheduler:
             if sequence.index == 0 and sequence.num_preemptions == 0:
                 self._count_start(plan, sequence)
             self._plan_chunk(plan, sequence, min(len(sequence.token_ids), num_computed + budget))
-            self._announce(sequence)
 
     def _plan_chunk(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
         start = sequence.num_computed
@@ -249,15 +241,7 @@ class Scheduler:
         for index in range(sequence.num_published, end):
             self._pool.publish(keys, index, sequence.blocks[index])
             plan.published.append(sequence.blocks[index])
-            for waiter in self._in_progress.computed(sequence, keys.key(index)):
-                self._waiting.push(waiter)
         sequence.num_published = end
-
-    def _announce(self, sequence: LiveSequence) -> None:
-        keys = sequence.keys
-        end = len(sequence.token_ids) // self._block_size
-        if keys is not None and end > sequence.num_published:
-            self._in_progress.announce(sequence, [keys.key(index) for index in range(sequence.num_published, end)])
 
     def _make_room(self, sequence: LiveSequence) -> bool:
         """See to it that the next token has a block. False if `sequence` itself had to make way."""
@@ -291,11 +275,6 @@ class Scheduler:
         if group.params.prompt_logprobs is not None and group.num_prompt_logprobs < len(group.prompt_token_ids) - 1:
             return 0  # the model has to run on all of the prompt
         return (len(sequence.token_ids) - 1) // self._block_size
-
-    def _prefix_to_wait_for(self, sequence: LiveSequence, num_found: int) -> bytes | None:
-        if sequence.keys is None:
-            return None
-        return self._in_progress.key_to_wait_for(sequence.keys, num_found, self._num_reusable_blocks(sequence))
 
     def _num_blocks_wanted(self, sequence: LiveSequence) -> int:
         if self._reserve_all_blocks:
@@ -380,12 +359,10 @@ class Scheduler:
             result.block_copies.append((parent.blocks[len(shared)], fork.blocks[len(shared)]))
 
     def _stop_running(self, sequence: LiveSequence) -> None:
-        """Give back its place, its blocks and what it has announced."""
+        """Give back its place and its blocks."""
         self._running.remove(sequence)
         self._pool.release(sequence.blocks)
         sequence.blocks = []
-        for waiter in self._in_progress.withdraw(sequence):
-            self._waiting.push(waiter)
 
 
 def _rank(sequence: LiveSequence) -> tuple[float, int, int]:

@@ -24,7 +24,6 @@ class Place(Enum):
     """Where a sequence is."""
 
     WAITING = "in the waiting queue"
-    PARKED = "waiting for a prefix that another sequence computes"
     RUNNING = "holding its blocks, part of every step"
     FORKING = "made for the step that samples its first token; holds nothing yet"
     DONE = "finished or aborted; holds nothing"

@@ -153,5 +153,6 @@ def new_observations(before: HistogramValues, after: HistogramValues) -> Iterato
     share = min(max((after.sum - before.sum - at_least) / room, 0.0), 1.0) if room else 0.0
     for count, low, high in zip(counts, lows, highs, strict=True):
         for _ in range(count):
-            # A value at a bound belongs to the bucket below it.
-            yield max(low + share * (high - low), math.nextafter(low, high))
+            value = low + share * (high - low)
+            # A value at a bound belongs to the bucket below it; 0 is in the first one.
+            yield max(value, math.nextafter(low, high)) if low else value
