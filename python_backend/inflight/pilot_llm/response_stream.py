@@ -24,7 +24,7 @@ from pilot_llm.request import (
     RequestTimes,
     SequenceDelta,
 )
-from pilot_llm.sampler import SampledToken
+from pilot_llm.sample_row import SampledToken
 from pilot_llm.sampling import SamplingParams
 from pilot_llm.stop import StopMatch, StopMatcher
 from pilot_llm.tokenizer import Tokenizer

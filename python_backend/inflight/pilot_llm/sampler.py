@@ -12,62 +12,19 @@ the order by probability would.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 import torch
 
 from pilot_llm.counter_random import uniform
 from pilot_llm.logit_rules import apply_rules, has_rules
-
-if TYPE_CHECKING:
-    from pilot_llm.sampling import SamplingParams
+from pilot_llm.sample_row import SampledToken, SampleRow, TokenLogprob
 
 MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not know; vLLM's choice."""
 
 # top_p is decided among so many best tokens; only a flatter row is sorted as a whole.
 _TOP_P_CANDIDATES = 1024
-
-
-class TokenLogprob(NamedTuple):
-    """`rank` 1 is the most probable token; equal logits share the better rank."""
-
-    token_id: int
-    logprob: float
-    rank: int
-
-
-@dataclass(frozen=True)
-class SampleRow:
-    """What the sampler has to know about the sequence that one row of logits belongs to.
-
-    `seed` is the request's seed, or the one that the engine drew for it; with `sequence_index` (0 .. n-1) and the
-    number of output tokens it alone decides the random number of this row.
-    """
-
-    params: SamplingParams
-    prompt_token_ids: Sequence[int]
-    output_token_ids: Sequence[int]
-    seed: int
-    sequence_index: int = 0
-    eos_token_ids: Collection[int] = ()
-
-
-@dataclass(frozen=True)
-class SampledToken:
-    """`logprob` and `top_logprobs` are those of the raw logits, before temperature and penalties, and always finite.
-
-    `top_logprobs` holds the `params.logprobs` best tokens, most probable first; empty if none were asked for.
-    `error` is set if no token could be drawn (NaN logits, every token forbidden): the other fields mean nothing then.
-    """
-
-    token_id: int
-    logprob: float
-    rank: int
-    top_logprobs: list[TokenLogprob]
-    error: str | None = None
 
 
 @torch.inference_mode()

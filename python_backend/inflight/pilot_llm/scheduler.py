@@ -15,7 +15,7 @@ and nobody is passed for ever. If a decode finds no block, the running sequence 
 preempted (never one that this step has planned already). The best one always goes on, so everybody finishes at last.
 
 No prefix is computed twice at the same time. Within a step, K and V of all tokens are written before anybody attends;
-so a full block becomes findable when it is planned: prompts that arrive together share their prefix in their first step.
+so a full block becomes findable when it is planned, and prompts that arrive together share their prefix at once.
 And a prompt is begun only in a step that plans all prompts begun before to their end: who brings a prefix that another
 one is still computing in chunks waits for it, and goes on by itself if that one is cancelled, fails or is preempted.
 
@@ -31,7 +31,7 @@ from pilot_llm.block_pool import BlockPool
 from pilot_llm.errors import LlmError, OutOfBlocksError
 from pilot_llm.limits import blocks_for
 from pilot_llm.request import FinishReason
-from pilot_llm.sampler import SampledToken
+from pilot_llm.sample_row import SampledToken
 from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
 from pilot_llm.waiting_queue import WaitingQueue
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pilot_llm.block_keys import BlockKeys
-from pilot_llm.sampler import SampleRow
+from pilot_llm.sample_row import SampleRow
 from pilot_llm.sampling import SamplingParams
 
 Rank = tuple[float, int, int]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.runner import Runner
-from pilot_llm.sampler import SampledToken, SampleRow, prompt_logprobs, sample
+from pilot_llm.sample_row import SampledToken, SampleRow
+from pilot_llm.sampler import prompt_logprobs, sample
 from pilot_llm.scheduler import Chunk, StepPlan
 
 

@@ -1,0 +1,46 @@
+"""What the sampler is told about a row of logits, and what it answers. Free of torch, for those who only pass it on."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pilot_llm.sampling import SamplingParams
+
+
+class TokenLogprob(NamedTuple):
+    """`rank` 1 is the most probable token; equal logits share the better rank."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """What the sampler has to know about the sequence that one row of logits belongs to.
+
+    `seed` is the request's seed, or the one that the engine drew for it; with `sequence_index` (0 .. n-1) and the
+    number of output tokens it alone decides the random number of this row.
+    """
+
+    params: SamplingParams
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    seed: int
+    sequence_index: int = 0
+    eos_token_ids: Collection[int] = ()
+
+
+@dataclass(frozen=True)
+class SampledToken:
+    """`logprob` and `top_logprobs` are those of the raw logits, before temperature and penalties, and always finite.
+
+    `top_logprobs` holds the `params.logprobs` best tokens, most probable first; empty if none were asked for.
+    `error` is set if no token could be drawn (NaN logits, every token forbidden): the other fields mean nothing then.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_logprobs: list[TokenLogprob]
+    error: str | None = None
