@@ -1,5 +1,6 @@
 """The three ports of a server, and whether they can be had."""
 
+import contextlib
 import errno
 import socket
 from dataclasses import dataclass
@@ -22,13 +23,17 @@ DEFAULT_PORTS = Ports(http=8000, grpc=8001, metrics=8002)
 
 
 def free_ports(host: str = "127.0.0.1") -> Ports:
-    """Three ports that nobody listens on now. Another process may take one before the server does."""
-    sockets = [_bound(host, 0) for _ in range(3)]
-    try:
+    """Three ports that nobody listens on now. Another process may take one before the server does.
+
+    Raises:
+        PortTakenError: this machine has no address `host`.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            sockets = [held.enter_context(_bound(host, 0)) for _ in range(3)]
+        except OSError as error:
+            raise PortTakenError(f"Cannot listen on {host}: {error.strerror}. Choose another --host") from error
         http, grpc, metrics = (bound.getsockname()[1] for bound in sockets)
-    finally:
-        for bound in sockets:
-            bound.close()
     return Ports(http, grpc, metrics)
 
 

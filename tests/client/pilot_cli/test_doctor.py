@@ -1,6 +1,8 @@
 """What `tritonpilot doctor` says about this machine, and about one that lacks something."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +29,21 @@ def test_numpy_2_is_missing_with_the_command_that_mends_it(monkeypatch: pytest.M
     assert "missing  numpy" in result.stdout
     assert "-> python -m pip install 'numpy>=1.26,<2'" in result.stdout
     assert "The main job cannot run yet." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "row"),
+    [
+        ("echo NVIDIA H200, 143771 MiB, 570.10", "ok       GPU            NVIDIA H200, 143771 MiB, 570.10"),
+        ("echo no devices were found; exit 6", "note     GPU            nvidia-smi: no devices were found"),
+    ],
+)
+def test_gpu_is_what_nvidia_smi_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, row: str) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert row in CliRunner().invoke(command).stdout
 
 
 def test_features_of_the_cpu_are_those_that_it_has() -> None:

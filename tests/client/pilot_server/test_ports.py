@@ -36,3 +36,9 @@ def test_every_taken_port_is_named_with_its_option() -> None:
 def test_address_of_another_machine_cannot_be_listened_on() -> None:
     with pytest.raises(PortTakenError, match=r"Cannot listen on 192\.0\.2\.1"):
         require_free(Ports(20001, 20002, 20003), host="192.0.2.1")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_no_free_ports_on_an_address_that_is_not_ours(host: str) -> None:
+    with pytest.raises(PortTakenError, match=f"Cannot listen on {host}: "):
+        free_ports(host)
