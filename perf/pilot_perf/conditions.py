@@ -28,11 +28,18 @@ def software(server_version: str, analyzer_version: str) -> dict[str, Any]:
 
 
 def model_files(model_dir: Path | None) -> dict[str, str]:
-    """A short hash of each file below the version folders, by its path in the model's folder."""
+    """A short hash of each file below the version folders, by its path in the model's folder.
+
+    Records of an export (`model.fp32.json` beside `model.fp32.onnx`) serve nothing and are left out.
+    """
     if model_dir is None:
         return {}
-    files = sorted(path for path in model_dir.glob("*/**/*") if path.is_file() and "__pycache__" not in path.parts)
+    files = [path for path in sorted(model_dir.glob("[0-9]*/**/*")) if path.is_file() and not _is_record(path)]
     return {f"model.{path.relative_to(model_dir)}": file_hash(path) for path in files}
+
+
+def _is_record(path: Path) -> bool:
+    return "__pycache__" in path.parts or (path.suffix == ".json" and path.with_suffix(".onnx").exists())
 
 
 def file_hash(path: Path) -> str:

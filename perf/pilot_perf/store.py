@@ -60,10 +60,11 @@ class Row:
 class Store:
     """The open file. One thread uses it."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, conditions: dict[str, Any], untuned: str) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, study: sqlite3.Row) -> None:
         self.path = path
-        self.conditions = conditions
-        self.untuned_config = untuned
+        self.created_at: str = study["created_at"]
+        self.conditions: dict[str, Any] = json.loads(study["conditions"])
+        self.untuned_config: str = study["untuned_config"]
         self._connection = connection
 
     @classmethod
@@ -78,18 +79,19 @@ class Store:
         connection: sqlite3.Connection | None = None
         try:
             connection = _connect(path)
-            found = connection.execute("SELECT schema_version, conditions, untuned_config FROM study").fetchone()
+            found = connection.execute("SELECT * FROM study").fetchone()
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
             raise StudyError(f"{path} is not a study: {error}") from error
-        if found is None or found[0] != SCHEMA_VERSION:
+        if found is None or found["schema_version"] != SCHEMA_VERSION:
             connection.close()
+            version = found and found["schema_version"]
             raise StudyError(
-                f"{path} is a study of schema version {found and found[0]}, this is version {SCHEMA_VERSION}: "
+                f"{path} is a study of schema version {version}, this is version {SCHEMA_VERSION}: "
                 "name another file, or remove it"
             )
-        return cls(path, connection, json.loads(found[1]), found[2])
+        return cls(path, connection, found)
 
     @classmethod
     def create_or_resume(cls, path: Path, conditions: Conditions, untuned_config: str) -> Self:

@@ -1,0 +1,31 @@
+"""`tritonpilot report`: a study as an HTML page, a picture and a table."""
+
+from pathlib import Path
+
+import click
+
+from pilot_cli.output import json_option, print_json
+
+
+@click.command("report")
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for report.html, report.png and report.csv.  [default: beside the study]",
+)
+@json_option
+def command(study: Path, out: Path | None, as_json: bool) -> None:
+    """Write the report of STUDY, the SQLite file that `sweep` and `tune` keep.
+
+    The HTML page holds everything inside (it needs no network): throughput-latency curves with the budget, where a
+    request's time goes, the chosen config.pbtxt as a diff, every measurement and the conditions. The picture (PNG)
+    and the table (CSV) are for documents and spreadsheets. A study that is not finished can be reported too.
+    """
+    from pilot_perf.report import write_report
+
+    files = write_report(study, out or study.parent)
+    if as_json:
+        print_json({"html": str(files.html), "png": str(files.png), "csv": str(files.csv)})
+        return
+    click.echo(f"Report: {files.html}\nPicture: {files.png}\nTable: {files.csv}")

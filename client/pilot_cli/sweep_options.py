@@ -1,0 +1,85 @@
+"""The options that `sweep` and `tune` share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pilot_perf.default_space import Levels
+
+DEFAULT_SLO = "p95:50ms"
+
+
+class IntList(click.ParamType[tuple[int, ...]]):
+    """`1,2,4`."""
+
+    name = "int,int,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers, such as 1,2,4", param, ctx)
+
+
+def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options; the command gets them as keyword arguments."""
+    for option in reversed(
+        (
+            click.option(
+                "--slo",
+                "slo_texts",
+                multiple=True,
+                help=f"Latency to keep, as in p95:50ms, p99:100, avg:20ms; may be repeated.  [default: {DEFAULT_SLO}]",
+            ),
+            click.option(
+                "--precision", "precisions", multiple=True, help="Serve 1/model.PRECISION.onnx; may be repeated."
+            ),
+            click.option("--instances", type=IntList(), help="Instance counts to try.  [default: 1 up to the cores]"),
+            click.option("--threads", type=IntList(), help="Intra-op threads to try.  [default: 1 up to the cores]"),
+            click.option("--max-batch", type=IntList(), help="Largest batches to try.  [default: 1,4,8,16,32]"),
+            click.option("--delay-us", type=IntList(), help="Queue delays to try, us.  [default: 0,1000,5000]"),
+            click.option(
+                "--concurrency-max",
+                type=click.IntRange(1),
+                default=128,
+                show_default=True,
+                help="Most requests in flight.",
+            ),
+            click.option(
+                "--max-measurements", type=click.IntRange(1), default=60, show_default=True, help="End the search here."
+            ),
+            click.option(
+                "--input-data",
+                type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                help="Requests to send: a .npz (one array per input, first axis rows) or perf_analyzer's JSON.",
+            ),
+            click.option(
+                "--study",
+                "study_file",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="The study's SQLite file; one that exists is gone on with.  [default: below --out]",
+            ),
+            click.option("--fresh", is_flag=True, help="Measure anew instead of going on with an earlier study."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def levels_of(options: dict[str, Any]) -> "Levels":
+    """The knob options of `sweep_options`, taken out of `options`."""
+    from pilot_perf.default_space import Levels
+
+    return Levels(
+        precisions=options.pop("precisions") or None,
+        instances=options.pop("instances"),
+        intra_op_threads=options.pop("threads"),
+        max_batches=options.pop("max_batch"),
+        queue_delays_us=options.pop("delay_us"),
+        max_concurrency=options.pop("concurrency_max"),
+    )

@@ -1,0 +1,93 @@
+"""What a sweep came to, for a person and for a program."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pilot_perf.confirm import Side
+    from pilot_perf.session import Outcome
+    from pilot_perf.slo import Slo
+
+
+def outcome_table(outcome: "Outcome") -> str:
+    """The result for a person: untuned beside chosen, then the ratio and the conclusion."""
+    lines: list[str] = []
+    if outcome.winner is None:
+        lines.append(f"Nothing keeps {outcome.slo}.")
+        if (near := outcome.nearest) is not None and near.figures is not None:
+            latency = ", ".join(f"{b.measure} {near.figures.latency_ms[b.measure]:.1f} ms" for b in outcome.slo.budgets)
+            lines.append(f"Nearest: {near.trial.knobs}; {near.trial.concurrency} in flight: {latency}")
+    elif outcome.verdict is None:
+        figures, trial = outcome.winner.figures, outcome.winner.trial
+        if figures is not None:
+            latency = ", ".join(f"{b.measure} {figures.latency_ms[b.measure]:.1f} ms" for b in outcome.slo.budgets)
+            lines.append(f"{trial.knobs}: {figures.throughput_per_s:.0f}/s at {trial.concurrency} in flight, {latency}")
+        lines.append(f"Conclusion: {outcome.text}")
+    else:
+        verdict = outcome.verdict
+        rows = [
+            ("", "untuned", "chosen"),
+            *_side_rows(verdict.untuned, verdict.chosen, outcome.slo),
+        ]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        ]
+        if verdict.ratio is not None:
+            from pilot_perf.ratio import METHOD
+
+            lines.append(f"Ratio chosen / untuned: {verdict.ratio} ({METHOD}; {verdict.ratio.num_pairs} pairs)")
+        if verdict.num_given_up:
+            lines.append(f"{verdict.num_given_up} faster candidate(s) broke the budget when measured again")
+        lines.append(f"Conclusion: {verdict.text}")
+    return "\n".join(lines)
+
+
+def _side_rows(untuned: "Side", chosen: "Side", slo: "Slo") -> list[tuple[str, str, str]]:
+    sides = (untuned, chosen)
+
+    def row(name: str, cell: Callable[["Side"], str]) -> tuple[str, str, str]:
+        return (name, *map(cell, sides))  # type: ignore[return-value]
+
+    return [
+        row("configuration", lambda side: "as installed" if side.trial.knobs.is_untuned else str(side.trial.knobs)),
+        row("in flight", lambda side: str(side.trial.concurrency)),
+        row("throughput", lambda side: _number(side.throughput_per_s, "/s", 0)),
+        *(row(b.measure, lambda side, m=b.measure: _number(side.latency_ms(m), " ms", 1)) for b in slo.budgets),  # type: ignore[misc]
+        row(f"kept {slo}", lambda side: f"{side.num_kept(slo)} of {len(side.rounds)} rounds"),
+    ]
+
+
+def _number(value: float | None, unit: str, digits: int) -> str:
+    return "not measured" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def outcome_json(outcome: "Outcome") -> dict[str, Any]:
+    """The same for programs. Figures of both sides are medians over the confirming rounds."""
+    verdict = outcome.verdict
+
+    def side(of: "Side") -> dict[str, Any]:
+        return {
+            "knobs": of.trial.knobs.as_dict(),
+            "concurrency": of.trial.concurrency,
+            "throughput_per_s": of.throughput_per_s,
+            "latency_ms": {budget.measure: of.latency_ms(budget.measure) for budget in outcome.slo.budgets},
+            "rounds": len(of.rounds),
+            "rounds_within_budget": of.num_kept(outcome.slo),
+        }
+
+    result: dict[str, Any] = {
+        "conclusion": outcome.text,
+        "slo": str(outcome.slo),
+        "chosen_knobs": None if outcome.chosen is None else outcome.chosen.as_dict(),
+        "measurements": outcome.num_measurements,
+        "study": str(outcome.study_file),
+        "config": None if outcome.config_file is None else str(outcome.config_file),
+        "untuned": None if verdict is None else side(verdict.untuned),
+        "tuned": None if verdict is None else side(verdict.chosen),
+        "ratio": None,
+    }
+    if verdict is not None and verdict.ratio is not None:
+        ratio = verdict.ratio
+        result["ratio"] = {"value": ratio.value, "low": ratio.low, "high": ratio.high, "pairs": ratio.num_pairs}
+    return result

@@ -1,0 +1,57 @@
+"""What `sweep` and `tune` show while they measure."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pilot_perf.measures import Measurement
+    from pilot_perf.slo import Slo
+    from pilot_perf.store import Phase
+
+
+class Watcher:
+    """One line per measurement on stderr, under a bar where stderr is a terminal."""
+
+    def __init__(self, slo: "Slo", max_measurements: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from pilot_perf.confirm import NUM_PAIRS
+
+        self._slo = slo
+        self._totals = {"search": max_measurements, "confirm": 2 * NUM_PAIRS}
+        self._best_per_s = 0.0
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> "Watcher":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        self._progress.console.print(f"  {message}", style="dim", markup=False)
+
+    def __call__(self, phase: "Phase", number: int, measurement: "Measurement") -> None:
+        if phase not in self._tasks:
+            what = "searching (at most)" if phase == "search" else "confirming"
+            self._tasks[phase] = self._progress.add_task(what, total=self._totals[phase])
+        self._progress.update(self._tasks[phase], completed=number)
+        self._progress.console.print(f"  [{phase} {number}] {self._line(phase, measurement)}", markup=False)
+
+    def _line(self, phase: "Phase", measurement: "Measurement") -> str:
+        trial, figures = measurement.trial, measurement.figures
+        where = f"{trial.knobs}; {trial.concurrency} in flight: "
+        if figures is None:
+            return f"{where}{measurement.status}: {measurement.problem}"
+        kept = self._slo.is_kept(figures.latency_ms)
+        is_best = kept and phase == "search" and figures.throughput_per_s > self._best_per_s
+        if is_best:
+            self._best_per_s = figures.throughput_per_s
+        latency = ", ".join(f"{b.measure} {figures.latency_ms[b.measure]:.1f} ms" for b in self._slo.budgets)
+        verdict = "best so far" if is_best else "keeps the budget" if kept else "breaks the budget"
+        return f"{where}{figures.throughput_per_s:.0f}/s, {latency}, {verdict}"

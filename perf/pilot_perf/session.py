@@ -1,0 +1,191 @@
+"""Puts a study together from a running server, a model and what the user asked for, and runs it to its outcome."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from pilot_base.cpus import usable_cpus
+from pilot_base.progress import Say, silent
+from pilot_client import model_config, repository
+from pilot_client.errors import ClientError, ModelNotReadyError
+from pilot_perf.analyzer import Target
+from pilot_perf.bench import Bench
+from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
+from pilot_perf.config_override import apply
+from pilot_perf.confirm import Verdict
+from pilot_perf.default_space import Levels, same_as_installed, space_for
+from pilot_perf.errors import PerfError, StudyError
+from pilot_perf.input_data import prepare_file
+from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Measurement
+from pilot_perf.remote import server_version
+from pilot_perf.search.best import nearest_miss
+from pilot_perf.search.space import Space
+from pilot_perf.slo import Slo
+from pilot_perf.store import Store
+from pilot_perf.study import CONFIRM_WINDOWS, MAX_MEASUREMENTS, SEARCH_WINDOWS, Study, Watch
+from pilot_server.running import RunningServer
+from pilot_server.toolchain import PerfAnalyzer
+
+VERSION_DIR = "1"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to sweep.
+
+    `model_dir` None: the server is not ours, its files are not seen. `may_reload` False: only the load is swept.
+    `results_dir` receives the study, unless `study_file` names it, and the chosen config.pbtxt.
+    """
+
+    model: str
+    slo: Slo
+    levels: Levels
+    results_dir: Path
+    model_dir: Path | None = None
+    input_data: Path | None = None
+    study_file: Path | None = None
+    max_measurements: int = MAX_MEASUREMENTS
+    may_reload: bool = True
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study came to. `winner` None: nothing keeps the budget; `nearest` is then the closest miss.
+
+    `verdict` is None where there was nothing to compare: the untuned configuration won, or only the load was swept.
+    """
+
+    study_file: Path
+    slo: Slo
+    num_measurements: int
+    winner: Measurement | None
+    nearest: Measurement | None
+    verdict: Verdict | None
+    config_file: Path | None
+
+    @property
+    def chosen(self) -> Knobs | None:
+        """What should serve: the tuned configuration if it is a proven gain, else the untuned one; None: neither."""
+        if self.verdict is not None and self.verdict.is_a_gain:
+            return self.verdict.chosen.trial.knobs
+        if self.winner is None:
+            return None
+        return Knobs()
+
+    @property
+    def text(self) -> str:
+        if self.winner is None:
+            return f"nothing keeps {self.slo}"
+        if self.verdict is None:
+            return "the untuned configuration is the best that was found"
+        return self.verdict.text
+
+
+def run(
+    server: RunningServer,
+    analyzer: PerfAnalyzer,
+    request: Request,
+    *,
+    watch: Watch = lambda _phase, _number, _measurement: None,
+    say: Say = silent,
+) -> Outcome:
+    """Search and confirm on `server`, where `request.model` is loaded as it is installed; resumes what was interrupted.
+
+    A server that is not ours runs the untuned configuration again when this returns or raises.
+
+    Raises:
+        PerfError, ClientError: see their trees; what was measured until then is in the study.
+    """
+    url, model = server.grpc_url, request.model
+    try:
+        installed = repository.model_config(url, model)
+    except ClientError as error:
+        raise ModelNotReadyError(f"model {model!r} cannot be swept: {error}") from error
+    space = _space(installed, request)
+    request.results_dir.mkdir(parents=True, exist_ok=True)
+    data = None if request.input_data is None else prepare_file(request.input_data, request.results_dir)
+    conditions = {
+        **machine(),
+        **software(server_version(url), analyzer.version),
+        **model_files(request.model_dir),
+        "model": model,
+        "model.config": text_hash(model_config.to_text(installed)),
+        "input_data": "random" if data is None else file_hash(data),
+        "slo": str(request.slo),
+        "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
+        "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
+    }
+    study_file = (
+        request.study_file or request.results_dir / f"study-{text_hash(repr(sorted(conditions.items())))}.sqlite"
+    )
+    if request.fresh:
+        study_file.unlink(missing_ok=True)
+    target = Target(url, model, data, request.slo.extra_percentile)
+    bench = Bench(analyzer, target, installed, request.slo, server.pid)
+    source = _source_config(request, installed)
+    with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
+        if known := len(store.rows()):
+            say(f"Going on with {study_file}: {known} measurements are there")
+        study = Study(
+            store,
+            bench.measure,
+            space,
+            request.slo,
+            usable_cpus(),
+            same_as_installed(installed, space),
+            request.max_measurements,
+            _require_alive(server),
+            watch,
+        )
+        try:
+            winner = study.search()
+            verdict = None
+            if winner is not None and not winner.trial.knobs.is_untuned:
+                say("Measuring the untuned and the chosen configuration in turn")
+                verdict = study.confirm()
+        finally:
+            # A server of ours ends with the study; another's goes back to what it served.
+            if request.may_reload and server.pid is None and server.is_alive():
+                bench.restore()
+        history = store.measurements("search")
+        outcome = Outcome(
+            study_file, request.slo, len(store.rows()), winner, nearest_miss(history, request.slo), verdict, None
+        )
+    if outcome.verdict is None or outcome.chosen is None:
+        return outcome
+    tuned = apply(source, outcome.chosen)
+    return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
+
+
+def _space(installed: ModelConfig, request: Request) -> Space:
+    if request.may_reload:
+        version_dir = None if request.model_dir is None else request.model_dir / VERSION_DIR
+        return space_for(installed, request.levels, usable_cpus(), version_dir)
+    if request.levels.named:
+        raise PerfError(
+            f"{', '.join(request.levels.named)} change the configuration of a server that this command did not "
+            "start: add --allow-reload, or leave them out to sweep the load alone"
+        )
+    return Space(max_concurrency=request.levels.max_concurrency)
+
+
+def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:
+    """What a person wrote, where it can be seen; else what the server made of it."""
+    if request.model_dir is not None and (request.model_dir / model_config.CONFIG_FILE).is_file():
+        return model_config.read(request.model_dir)
+    return installed
+
+
+def _require_alive(server: RunningServer) -> Callable[[], None]:
+    def check() -> None:
+        if not server.is_alive():
+            raise StudyError(
+                "the server died; what was measured is kept, and the same command goes on from there. "
+                f"Its log ends with:\n{server.log_tail()}"
+            )
+
+    return check
