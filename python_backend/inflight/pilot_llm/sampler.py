@@ -102,10 +102,10 @@ def _cut(scaled: torch.Tensor, rows: Sequence[SampleRow]) -> None:
             lowest[index] = torch.tensor(row.params.min_p).log()
     top_k = {index: row.params.top_k for index, row in enumerate(rows) if 0 < row.params.top_k < vocab_size}
     if top_k:
-        index = torch.tensor(list(top_k), device=scaled.device)
-        ranked = scaled[index].topk(max(top_k.values()), dim=-1).values
+        limited = torch.tensor(list(top_k), device=scaled.device)
+        ranked = scaled[limited].topk(max(top_k.values()), dim=-1).values
         last = torch.tensor(list(top_k.values()), device=scaled.device).unsqueeze(1) - 1
-        lowest[index] = torch.maximum(lowest[index], ranked.gather(1, last))
+        lowest[limited] = torch.maximum(lowest[limited], ranked.gather(1, last))
     if top_k or any(row.params.min_p > 0 for row in rows):
         scaled.masked_fill_(scaled < lowest, float("-inf"))
     for index, row in enumerate(rows):

@@ -67,10 +67,11 @@ def expected_probabilities(logits: np.ndarray, params: SamplingParams) -> np.nda
     ids=lambda params: " ".join(f"{name}={value}" for name, value in params.items()),
 )
 def test_drawn_tokens_are_distributed_as_the_parameters_say(params: dict[str, Any]) -> None:
-    num_draws = 20_000
+    num_draws = 5_000
     logits = random_logits()
-    expected = expected_probabilities(logits, SamplingParams(**params))
-    rows = [row(seed=seed, **params) for seed in range(num_draws)]
+    checked = SamplingParams(**params)
+    expected = expected_probabilities(logits, checked)
+    rows = [SampleRow(checked, (), (), seed) for seed in range(num_draws)]
     drawn = sample(torch.from_numpy(logits).expand(num_draws, -1), rows)
     counts = np.bincount([token.token_id for token in drawn], minlength=VOCAB_SIZE)
     assert not counts[expected == 0].any()
@@ -100,7 +101,7 @@ def mixed_rows() -> list[SampleRow]:
     """Every kind of parameter, present and absent."""
     kinds: list[dict[str, Any]] = [
         {},
-        {"temperature": 0.9, "seed": 3},
+        {"temperature": 0.9},
         {"temperature": 1.0, "top_k": 3},
         {"temperature": 1.0, "top_p": 0.7},
         {"temperature": 1.2, "min_p": 0.1, "top_k": 30, "top_p": 0.9},
@@ -293,7 +294,7 @@ def test_no_rows_give_no_tokens() -> None:
 
 
 def test_top_p_over_a_flat_distribution_larger_than_the_candidates_is_exact() -> None:
-    vocab_size, num_draws = 5000, 4000
+    vocab_size, num_draws = 5000, 500
     logits = torch.linspace(0, 0.5, vocab_size)
     expected = expected_probabilities(logits.numpy(), SamplingParams(top_p=0.5))
     drawn = sample(
