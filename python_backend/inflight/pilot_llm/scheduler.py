@@ -304,6 +304,8 @@ class Scheduler:
         group = chunk.sequence.group
         sequences = (chunk.sequence, *chunk.forks)
         drawn = [next(tokens) for _ in sequences]
+        if chunk.sequence.place is Place.DONE:  # another sequence of its request has just failed, and all with it
+            return
         errors = [token.error for token in drawn if token.error is not None]
         if errors:
             # Whatever made the logits unusable may sit in the cache: nobody else is to find it.

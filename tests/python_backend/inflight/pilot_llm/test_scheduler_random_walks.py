@@ -118,7 +118,7 @@ class CollidingSchedulerMachine(SchedulerMachine):
     hash_block = staticmethod(lambda parent_key, token_bytes: b"always the same")
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
-CollidingSchedulerMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+CollidingSchedulerMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
 TestSchedulerAgainstOracle = SchedulerMachine.TestCase
 TestSchedulerWithCollidingHashAgainstOracle = CollidingSchedulerMachine.TestCase
