@@ -113,7 +113,7 @@ def _from_status(error: InferenceServerException, url: str, protocol: Protocol) 
 
 
 def _unreachable(url: str, protocol: Protocol, reason: str) -> ServerUnreachableError:
-    if any(text in reason for text in ("HTTP/2", "http1.x", "Socket closed")):
+    if reason.startswith("failed to connect") and any(text in reason for text in ("HTTP/", "http1.x", "Socket closed")):
         return _wrong_port(url, protocol, reason)
     return ServerUnreachableError(
         f"no Triton server at {url} ({protocol}): {reason}. "

@@ -1,0 +1,115 @@
+"""The model's config.pbtxt: written once from the graph, checked against it ever after.
+
+An existing file belongs to the person who edits it (comments, batching, instances), so it is never rewritten here;
+it is only compared with what the graph takes and gives.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from pilot_client.model_config import CONFIG_FILE, read, to_text
+from pilot_export.errors import InstallError
+from pilot_export.recipes import BASE, file_name
+
+# ONNX's TensorProto.DataType -> Triton's.
+_TYPES = {
+    "FLOAT": "TYPE_FP32",
+    "FLOAT16": "TYPE_FP16",
+    "BFLOAT16": "TYPE_BF16",
+    "DOUBLE": "TYPE_FP64",
+    "BOOL": "TYPE_BOOL",
+    "STRING": "TYPE_STRING",
+    **{f"{sign}INT{bits}": f"TYPE_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
+_HEADER = """\
+# Written by `tritonpilot export` for a first start: one instance, no dynamic batching.
+# `tritonpilot tune` finds better values. It is yours to edit: a later export only checks the tensors against it.
+"""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`dims` are without the batch; -1 is free."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.data_type} [{', '.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True)
+class Signature:
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def graph_signature(path: Path) -> Signature:
+    """Inputs and outputs of the ONNX file, in Triton's words.
+
+    Raises:
+        InstallError: a tensor type that Triton does not have.
+    """
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+
+    def tensor(value: onnx.ValueInfoProto) -> Tensor:
+        of = value.type.tensor_type
+        kind = onnx.TensorProto.DataType.Name(of.elem_type)
+        if kind not in _TYPES:
+            raise InstallError(f"{value.name} is {kind}, for which Triton has no tensor type")
+        dims = tuple(-1 if dim.dim_param or not dim.HasField("dim_value") else dim.dim_value for dim in of.shape.dim)
+        return Tensor(value.name, _TYPES[kind], dims[1:])
+
+    return Signature(tuple(map(tensor, graph.input)), tuple(map(tensor, graph.output)))
+
+
+def first_config(name: str, max_batch_size: int, signature: Signature) -> str:
+    """The text of a config.pbtxt that serves fp32 with Triton's defaults, on a CPU or on a GPU."""
+    config = ModelConfig(
+        name=name,
+        backend="onnxruntime",
+        max_batch_size=max_batch_size,
+        default_model_filename=file_name(BASE),
+    )
+    for tensor in signature.inputs:
+        config.input.add(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=tensor.dims)
+    for tensor in signature.outputs:
+        config.output.add(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=tensor.dims)
+    config.instance_group.add(count=1, kind="KIND_AUTO")
+    return _HEADER + to_text(config)
+
+
+def check_config(model_dir: Path, max_batch_size: int, signature: Signature, files: set[str]) -> None:
+    """Refuse to install under a config.pbtxt that does not fit the graph, or serves a file that will not be there.
+
+    Raises:
+        InstallError: names the file, what it says, and what it should say.
+        ConfigError: the file cannot be read.
+    """
+    config = read(model_dir)
+    where = model_dir / CONFIG_FILE
+    if config.max_batch_size > max_batch_size or config.max_batch_size < 1:
+        raise InstallError(
+            f"{where}: max_batch_size is {config.max_batch_size}, the spec was verified for 1 to {max_batch_size}"
+        )
+    for kind, declared, expected in (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    ):
+        found = {Tensor(t.name, DataType.Name(t.data_type), tuple(t.dims)) for t in declared}
+        # Without any, the server completes them from the file.
+        if found and found != set(expected):
+            raise InstallError(
+                f"{where}: {kind} is {'; '.join(sorted(map(str, found)))}, "
+                f"the model has {'; '.join(sorted(map(str, expected)))}"
+            )
+    if config.default_model_filename not in files:
+        raise InstallError(
+            f"{where}: default_model_filename is {config.default_model_filename or 'not set (model.onnx)'}, "
+            f"but there will be {', '.join(sorted(files))}: set it to one of these"
+        )

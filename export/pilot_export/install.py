@@ -1,0 +1,129 @@
+"""Puts exported files into a model repository so that a live server never sees half of a model.
+
+    <repository>/<model>/
+        config.pbtxt             written only where there is none
+        1/model.fp32.onnx        one file for each variant that passed its gate
+        1/model.fp32.json        its manifest
+        .installing-<random>/    while it lasts: new files on their way in, old files in case of a failure
+
+Files are copied into the staging folder first (this is where a disk fills up), then each is renamed over the old one,
+config.pbtxt last. A failure at any point puts the old files back. Triton looks only at folders with a number.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pilot_export.errors import InstallError
+
+STAGING_PREFIX = ".installing-"
+
+
+def working_copy(committed: Path, build: Path) -> Path:
+    """`build`/model_repository: a copy of `committed`, in which exports and tuned configurations live.
+
+    A model that is already there stays as it is; one that is new in `committed` is added.
+    """
+    target = build / "model_repository"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for model in sorted(path for path in committed.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            if not (target / model.name).exists():
+                _copy_model(model, target / model.name)
+    except OSError as error:
+        raise InstallError(f"{target} cannot be made from {committed}: {error}") from error
+    return target
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Copy beside, then rename: another process may do the same at this moment, and the first one wins."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copying-") as room:
+        copy = Path(room) / source.name
+        shutil.copytree(source, copy)
+        try:
+            copy.rename(target)
+        except OSError:
+            if not target.exists():
+                raise
+
+
+def install_files(model_dir: Path, files: Mapping[str, Path | str], removed: Sequence[str] = ()) -> None:
+    """Put `files` (path inside the model's folder -> a file to copy, or text) in place, all or none.
+
+    Args:
+        removed: paths inside the folder that go away with the same all or none.
+
+    Raises:
+        InstallError: no space, no permission; the folder is as it was before.
+    """
+    existed = model_dir.exists()
+    staging: Path | None = None
+    try:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        for left_behind in model_dir.glob(f"{STAGING_PREFIX}*"):  # by a run that was killed
+            shutil.rmtree(left_behind)
+        _check_space(model_dir, files)
+        staging = Path(tempfile.mkdtemp(dir=model_dir, prefix=STAGING_PREFIX))
+        staged = {name: _stage(staging, index, content) for index, (name, content) in enumerate(files.items())}
+        _swap(model_dir, staging, staged, removed)
+    except OSError as error:
+        raise InstallError(
+            f"{model_dir} is as it was before: {error.strerror or error} ({error.filename or model_dir}). "
+            "Free some space or make the folder writable, then run the command again"
+        ) from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+        if not existed and model_dir.is_dir() and not any(model_dir.iterdir()):
+            model_dir.rmdir()
+
+
+def _check_space(model_dir: Path, files: Mapping[str, Path | str]) -> None:
+    needed = sum(content.stat().st_size if isinstance(content, Path) else len(content) for content in files.values())
+    free = shutil.disk_usage(model_dir).free
+    if needed > free:
+        raise InstallError(
+            f"{model_dir} needs {needed / 1e6:.0f} MB, its disk has {free / 1e6:.0f} MB: free some space"
+        )
+
+
+def _stage(staging: Path, index: int, content: Path | str) -> Path:
+    path = staging / f"new-{index}"
+    if isinstance(content, Path):
+        shutil.copyfile(content, path)
+    else:
+        path.write_text(content)
+    return path
+
+
+def _swap(model_dir: Path, staging: Path, staged: Mapping[str, Path], removed: Sequence[str]) -> None:
+    """Rename everything into place; put everything back if one rename fails."""
+    saved: list[tuple[Path, Path | None]] = []  # (place, the old file's second name or None if there was none)
+    made_dirs: list[Path] = []
+    try:
+        for index, name in enumerate([*staged, *removed]):
+            place = model_dir / name
+            if not place.parent.exists():
+                place.parent.mkdir()
+                made_dirs.append(place.parent)
+            old = staging / f"old-{index}"
+            if place.exists():
+                os.link(place, old)  # the old file stays readable in its place until the very rename
+                saved.append((place, old))
+            else:
+                saved.append((place, None))
+            if name in staged:
+                staged[name].replace(place)
+            else:
+                place.unlink(missing_ok=True)
+    except OSError:
+        for place, before in reversed(saved):
+            if before is None:
+                place.unlink(missing_ok=True)
+            else:
+                before.replace(place)
+        for folder in reversed(made_dirs):
+            folder.rmdir()
+        raise

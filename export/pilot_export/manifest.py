@@ -1,0 +1,140 @@
+"""The record beside each installed variant (`model.<precision>.json`): made from what, how, how good, how fast."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pilot_export.errors import ExportError
+from pilot_export.spec import Batch, ExportSpec
+
+LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "transformers", "numpy", "tritonpilot")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What all variants of one export share.
+
+    `source_sha256` is of the module's weights, `evaluation_sha256` of the data that judged the variants.
+    """
+
+    spec: str
+    source_sha256: str
+    evaluation_sha256: str
+    created: str
+    cpu: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One variant: what it is, its origin (as in Origin), and what was measured."""
+
+    model: str
+    precision: str
+    target: str
+    method: str
+    file: str
+    file_sha256: str
+    file_bytes: int
+    spec: str
+    source_sha256: str
+    evaluation_sha256: str
+    created: str
+    cpu: str
+    versions: dict[str, str]
+    quality: dict[str, Any]
+    speed: dict[str, Any] | None
+    failed_gate: list[str]
+
+
+def manifest_name(precision: str) -> str:
+    return f"model.{precision}.json"
+
+
+def origin(spec: ExportSpec, module: Any) -> Origin:
+    """Of an export that runs now, on this machine."""
+    return Origin(
+        spec=spec.source,
+        source_sha256=weights_sha256(module),
+        evaluation_sha256=batches_sha256(spec.evaluation),
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        cpu=cpu_model(),
+        versions=library_versions(),
+    )
+
+
+def write_text(manifest: Manifest) -> str:
+    return json.dumps(asdict(manifest), indent=2) + "\n"
+
+
+def read_all(repository: Path) -> list[Manifest]:
+    """The manifests of every variant installed in `repository`, by model, version and precision.
+
+    Raises:
+        ExportError: no such folder, or a manifest that cannot be read.
+    """
+    if not repository.is_dir():
+        raise ExportError(f"no model repository at {repository}")
+    return [manifest for folder in sorted(repository.glob("*/[0-9]*")) for manifest in read_version(folder)]
+
+
+def read_version(version_dir: Path) -> list[Manifest]:
+    """The manifests in one version folder; none where there is no such folder."""
+    return [_read(path) for path in sorted(version_dir.glob("model.*.json"))]
+
+
+def _read(path: Path) -> Manifest:
+    try:
+        return Manifest(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ExportError(f"{path} is no manifest of an exported model ({error}): export the model again") from error
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weights_sha256(module: Any) -> str:
+    """Of names, shapes and bytes of every parameter and buffer, and the module's class."""
+    digest = hashlib.sha256(type(module).__qualname__.encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        array = tensor.detach().cpu().numpy()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def batches_sha256(batches: Sequence[Batch]) -> str:
+    digest = hashlib.sha256()
+    for batch in batches:
+        for name, array in sorted(batch.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def library_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str]:
+    """Versions of what made a variant; a library that is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def cpu_model() -> str:
+    """The processor as the kernel names it, the architecture where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

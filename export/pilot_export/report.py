@@ -1,0 +1,50 @@
+"""What an export found: one row per variant, installed or not, with the reasons."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pilot_export.manifest import Manifest
+from pilot_export.measures import Quality
+from pilot_export.speed import Speed
+from pilot_export.steps import StepRecord
+
+VariantStatus = Literal["installed", "passed", "failed gate", "forced", "not made"]
+
+
+@dataclass(frozen=True)
+class VariantReport:
+    """`passed`: good, but nothing was installed (a dry run); `forced`: failed its gate and is installed nevertheless.
+
+    `reasons` say why the gate failed, or why the variant could not be made (then there are no measures).
+    """
+
+    precision: str
+    target: str
+    status: VariantStatus
+    reasons: tuple[str, ...]
+    quality: Quality | None = None
+    speed: Speed | None = None
+    manifest: Manifest | None = None
+
+    @property
+    def is_installed(self) -> bool:
+        return self.status in ("installed", "forced")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """`model_dir` is None where nothing was installed."""
+
+    model: str
+    spec: str
+    build_dir: Path
+    model_dir: Path | None
+    variants: tuple[VariantReport, ...]
+    steps: tuple[StepRecord, ...]
+    duration_s: float
+
+    @property
+    def installed(self) -> tuple[str, ...]:
+        """Precisions that the repository now holds from this export."""
+        return tuple(variant.precision for variant in self.variants if variant.is_installed)

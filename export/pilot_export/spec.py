@@ -1,0 +1,225 @@
+"""What a person says about a model so that it can be exported and judged.
+
+A spec is a Python function without arguments that returns an ExportSpec; `load_spec` finds it. It costs little to
+read: the module itself is loaded later, by `load_module`.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pilot_export.errors import SpecError
+
+if TYPE_CHECKING:
+    import torch
+
+# One batch: tensors by name, rows along axis 0.
+Batch = Mapping[str, NDArray[Any]]
+
+# The samples that TritonPilot ships: name -> module:function.
+SAMPLES = {"minilm": "pilot_export.samples.minilm:spec"}
+DEFAULT_FUNCTION = "spec"
+
+# Below this, a variant that loses 1.5 points cannot be told from one that loses nothing.
+MIN_JUDGED_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Task:
+    """The model's own task, right or wrong row by row.
+
+    `fit` gets the original's outputs for `fit_batches` (empty where nothing is fitted) and returns the judge: a
+    function from the outputs for the spec's `evaluation` to one bool a row, in the order of the rows.
+    """
+
+    name: str
+    fit: Callable[[Sequence[Batch]], Callable[[Sequence[Batch]], NDArray[np.bool_]]]
+    fit_batches: Sequence[Batch] = ()
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a variant must keep, against the original in PyTorch. None is not asked.
+
+    `min_mean_cosine`: mean over the rows of the cosine between the two first outputs.
+    `min_confident_agreement`: share of rows with the same largest logit, where the original's probability is over 0.5.
+    `max_task_drop`: the upper end of the 95% interval of the loss in the task's own metric, 0.015 = 1.5 points.
+    `min_speedup`: rows/s over those of fp32, judged only on the hardware that the variant is made for.
+    """
+
+    min_mean_cosine: float | None = None
+    min_confident_agreement: float | None = None
+    max_task_drop: float = 0.015
+    min_speedup: float = 1.05
+
+
+ENCODER = Thresholds(min_mean_cosine=0.98)
+CLASSIFIER = Thresholds(min_confident_agreement=0.98)
+
+
+@dataclass(frozen=True)
+class ExportSpec:
+    """A model, the shapes it takes, and the real data that judges its variants.
+
+    Axis 0 of every input and output is the batch; `free_axes` names the other axes that may change between requests.
+
+    Args:
+        name: the model's folder in the repository.
+        load_module: gives the module in eval mode; its forward takes the inputs by name, returns a tensor or a tuple.
+        example: one batch of at least 2 rows to trace with (with 1 row the batch axis would be baked in).
+        outputs: names of the outputs, in the order of forward's tuple.
+        evaluation: batches of real inputs, of several sizes and of several lengths of each free axis.
+        thresholds: ENCODER, CLASSIFIER or your own.
+        samples: real inputs of one shape, at least 1 row: what load is made of, and what speed is measured with.
+        free_axes: {"input_ids": {1: "sequence"}}; axes with one name have one length.
+        task: the model's own task on `evaluation`.
+        extra_measures: name -> function of (original's outputs, variant's outputs) over `evaluation`, reported only.
+        edge_cases: name -> batch on which every variant must stay finite, as a fully masked row.
+        max_batch_size: rows that one request or one dynamic batch may have.
+        assets: file name -> file that clients need (a tokeniser), installed beside the model.
+    """
+
+    name: str
+    load_module: Callable[[], "torch.nn.Module"]
+    example: Batch
+    outputs: tuple[str, ...]
+    evaluation: Sequence[Batch]
+    thresholds: Thresholds
+    samples: dict[str, NDArray[Any]]
+    free_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    task: Task | None = None
+    extra_measures: Mapping[str, Callable[[Sequence[Batch], Sequence[Batch]], float]] = field(default_factory=dict)
+    edge_cases: Mapping[str, Batch] = field(default_factory=dict)
+    max_batch_size: int = 32
+    assets: Mapping[str, Path] = field(default_factory=dict)
+    source: str = ""
+
+
+def load_spec(name_or_path: str) -> ExportSpec:
+    """The spec called `name_or_path`: a sample ("minilm"), "module:function", or "file.py[:function]".
+
+    Raises:
+        SpecError: nothing there, the function fails, or the spec lacks something.
+    """
+    where, function_name = _split(SAMPLES.get(name_or_path, name_or_path))
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where, name_or_path)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise SpecError(f"{where} has no function {function_name!r}; name it as in {where}:FUNCTION")
+    try:
+        spec = function()
+    except SpecError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, ImportError, OSError) as error:
+        raise SpecError(f"{where}:{function_name}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(spec, ExportSpec):
+        raise SpecError(f"{where}:{function_name}() returned {type(spec).__name__}, not pilot_export.ExportSpec")
+    check_spec(spec)
+    return replace(spec, source=name_or_path)
+
+
+def check_spec(spec: ExportSpec) -> None:
+    """Find what the spec lacks before anything slow runs.
+
+    Raises:
+        SpecError: names the field and what it must be.
+    """
+    if not spec.name or spec.name.startswith(".") or "/" in spec.name:
+        raise SpecError(f"name {spec.name!r} cannot be a folder's name in the repository")
+    if not spec.outputs or set(spec.outputs) & set(spec.example):
+        raise SpecError(f"outputs {spec.outputs} must name every output, and differently from the inputs")
+    if spec.max_batch_size < 1:
+        raise SpecError(f"max_batch_size is {spec.max_batch_size}; axis 0 is the batch, so it must be at least 1")
+    if _num_rows(spec.example) < 2:
+        raise SpecError("example has 1 row: give at least 2, or the exporter takes the batch for a constant")
+    judged_rows = sum(_num_rows(batch) for batch in spec.evaluation)
+    if judged_rows < MIN_JUDGED_ROWS:
+        raise SpecError(
+            f"evaluation has {judged_rows} rows, too few to tell a bad variant from a good one: "
+            f"give at least {MIN_JUDGED_ROWS} rows of real data"
+        )
+    named = [("example", spec.example), ("samples", spec.samples)]
+    named += [(f"evaluation batch {index}", batch) for index, batch in enumerate(spec.evaluation)]
+    named += [(f"edge case {name!r}", batch) for name, batch in spec.edge_cases.items()]
+    for name, batch in named:
+        _check_batch(spec, name, batch)
+    _check_variety(spec)
+
+
+def _check_batch(spec: ExportSpec, name: str, batch: Batch) -> None:
+    if set(batch) != set(spec.example):
+        raise SpecError(f"{name} has the inputs {sorted(batch)}, example has {sorted(spec.example)}")
+    lengths: dict[str, int] = {}
+    for tensor, array in batch.items():
+        like, free = spec.example[tensor], spec.free_axes.get(tensor, {})
+        if array.dtype != like.dtype or array.ndim != like.ndim:
+            raise SpecError(
+                f"{name}: {tensor} is {array.dtype} with {array.ndim} axes, example is {like.dtype} with {like.ndim}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise SpecError(f"{name}: {tensor} holds NaN or infinity; clean the data first")
+        for axis, (size, example_size) in enumerate(zip(array.shape, like.shape, strict=True)):
+            label = "batch" if axis == 0 else free.get(axis)
+            if label is None and size != example_size:
+                raise SpecError(
+                    f"{name}: axis {axis} of {tensor} is {size}, example has {example_size}; "
+                    f"name it in free_axes if it may change"
+                )
+            if label is not None and lengths.setdefault(label, size) != size:
+                raise SpecError(f"{name}: {label!r} is {lengths[label]} and {size} in one batch")
+
+
+def _check_variety(spec: ExportSpec) -> None:
+    """Only other sizes than the traced ones prove that an axis is free."""
+    for tensor, axes in {name: {0: "batch", **spec.free_axes.get(name, {})} for name in spec.example}.items():
+        for axis, label in axes.items():
+            if {batch[tensor].shape[axis] for batch in spec.evaluation} <= {spec.example[tensor].shape[axis]}:
+                raise SpecError(f"evaluation never varies {label!r} (axis {axis} of {tensor}): add batches that do")
+
+
+def _num_rows(batch: Batch) -> int:
+    return len(next(iter(batch.values()))) if batch else 0
+
+
+def _split(name: str) -> tuple[str, str]:
+    where, separator, function = name.rpartition(":")
+    return (where, function) if separator else (name, DEFAULT_FUNCTION)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise SpecError(f"no file {path}")
+    module_spec = importlib.util.spec_from_file_location(f"_tritonpilot_spec_{path.stem}", path)
+    if module_spec is None or module_spec.loader is None:
+        raise SpecError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(module_spec)
+    # Dataclasses and torch.export look their module up by name.
+    sys.modules[module_spec.name] = module
+    # A spec may import its neighbours, as a script may.
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise SpecError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _import_module(where: str, asked: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except ImportError as error:
+        raise SpecError(
+            f"{asked!r} is neither a sample ({', '.join(SAMPLES)}), nor file.py[:function], nor a module that can be "
+            f"imported ({error})"
+        ) from error

@@ -1,0 +1,63 @@
+"""How fast the variants are next to each other on this machine, without a server."""
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilot_base.cpus import usable_cpus
+from pilot_export.recipes import BASE
+from pilot_export.spec import ExportSpec
+from pilot_export.verify import open_session, tile_rows
+
+BATCH_SIZES = (1, 8)
+ROUNDS = 5
+WINDOW_S = 0.3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Medians over rounds in which the variants took turns, so that all of them saw the same machine.
+
+    `speedup` is the geometric mean over the batch sizes of rows/s over fp32's rows/s; 1 for fp32 itself.
+    """
+
+    rows_per_s: dict[int, float]
+    speedup: float
+    num_threads: int
+
+
+def measure_speeds(spec: ExportSpec, paths: Mapping[str, Path]) -> dict[str, Speed]:
+    """Rows per second of each variant at each batch size, on the spec's samples. `paths` must hold fp32."""
+    num_threads = usable_cpus()
+    sessions = {precision: open_session(path, num_threads) for precision, path in paths.items()}
+    sizes = sorted({min(size, spec.max_batch_size) for size in BATCH_SIZES})
+    rates: dict[tuple[str, int], list[float]] = {(name, size): [] for name in sessions for size in sizes}
+    ratios: dict[tuple[str, int], list[float]] = {key: [] for key in rates}
+    for size in sizes:
+        feed = tile_rows(spec.samples, size)
+        for round_index in range(-1, ROUNDS):
+            measured = {name: _rows_per_s(session, feed, size) for name, session in sessions.items()}
+            if round_index < 0:  # warms caches, threads and the memory arena
+                continue
+            for name, rate in measured.items():
+                rates[name, size].append(rate)
+                ratios[name, size].append(rate / measured[BASE])
+    return {
+        name: Speed(
+            rows_per_s={size: statistics.median(rates[name, size]) for size in sizes},
+            speedup=statistics.geometric_mean(statistics.median(ratios[name, size]) for size in sizes),
+            num_threads=num_threads,
+        )
+        for name in sessions
+    }
+
+
+def _rows_per_s(session: Any, feed: Mapping[str, Any], size: int) -> float:
+    done, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < WINDOW_S:
+        session.run(None, feed)
+        done += size
+    return done / elapsed
