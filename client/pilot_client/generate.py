@@ -117,6 +117,9 @@ def _rpc(url: str, timeout_s: float) -> Iterator[None]:
 
 def _model_error(message: str) -> ClientError | InferenceServerException:
     word, separator, rest = message.partition(": ")
+    if rest.startswith("the request's timeout of"):
+        # Triton has no code for it; our backend, like Triton's own queues, answers UNAVAILABLE.
+        return RequestTimeoutError(one_line(rest))
     if separator and word in _BY_CODE_WORD:
         return _BY_CODE_WORD[word](one_line(rest))
     if "is not healthy" in message:

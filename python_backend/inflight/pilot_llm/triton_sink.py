@@ -7,7 +7,12 @@ its own; together they are one `ResponseGroup`, and the last one that finishes c
     sink 1 ---+--> ResponseGroup --> response_sender.send(response, flags)      FINAL once, on the last response
     sink 2 --'
 
-Shared state: the group's count of open rows and its error, under its lock, which is never held across a send.
+The final response frees what Triton keeps for a request, and to ask for its cancellation then crashes the whole server
+(2.51 reads freed memory). So a question and the final send exclude each other: who sends it first shuts the door to new
+questions, and waits for the one under way (0.2 ms).
+
+Shared state: the group's count of open rows, its error, `_is_ending` and `_num_questions`, under its lock, which is
+never held across a send or a question.
 """
 
 import threading
@@ -38,8 +43,11 @@ class ResponseGroup:
         self._sender = sender
         self._on_closed = on_closed
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._num_open = num_rows
         self._error: RequestError | None = None
+        self._is_ending = False
+        self._num_questions = 0  # to Triton, under way
 
     def send(self, responses: list[Any], *, ends_row: bool) -> None:
         """Send what one row has to say; with `ends_row` it says no more."""
@@ -51,9 +59,11 @@ class ResponseGroup:
         try:
             if not is_given_up:
                 for index, response in enumerate(responses, start=1):
-                    is_final = is_last and index == len(responses)
-                    self._sender.send(response, flags=_FINAL if is_final else 0)
-                    is_final_sent = is_final
+                    if is_last and index == len(responses):
+                        self._send_final(response)
+                        is_final_sent = True
+                    else:
+                        self._sender.send(response)
         finally:
             if ends_row:
                 self._close_rows(1, is_final_sent=is_final_sent)
@@ -68,7 +78,23 @@ class ResponseGroup:
         self._close_rows(num_rows, is_final_sent=False)
 
     def is_cancelled(self) -> bool:
-        return self._sender.is_cancelled()
+        with self._lock:
+            if self._is_ending:
+                return False
+            self._num_questions += 1
+        try:
+            return self._sender.is_cancelled()
+        finally:
+            with self._lock:
+                self._num_questions -= 1
+                self._changed.notify_all()
+
+    def _send_final(self, response: Any) -> None:
+        with self._lock:
+            self._is_ending = True
+            while self._num_questions:
+                self._changed.wait()
+        self._sender.send(response, flags=_FINAL)
 
     def _close_rows(self, num_rows: int, *, is_final_sent: bool) -> None:
         with self._lock:
@@ -79,7 +105,7 @@ class ResponseGroup:
             return
         try:
             if not is_final_sent:
-                self._sender.send(None if error is None else error_response(error), flags=_FINAL)
+                self._send_final(None if error is None else error_response(error))
         finally:
             self._on_closed()
 

@@ -59,34 +59,36 @@ def miss_a_client_deadline(server: RunningServer) -> None:
         list(stream(server.grpc_url, "tiny", "Once", LONG, timeout_s=0.5))
 
 
-def drop_http(server: RunningServer, endpoint: str, *, read: bool) -> None:
-    connection = http.client.HTTPConnection(server.http_url, timeout=30)
-    body = {"text_input": "Once", "parameters": {**LONG, "stream": read}}
-    connection.request("POST", f"/v2/models/tiny/{endpoint}", json.dumps(body))
-    if read:
-        assert connection.getresponse().readline().startswith(b"data: ")
-    else:
-        wait_for(lambda: not is_idle(server), 10, "the request runs")
-    connection.close()
-
-
-def drop_generate(server: RunningServer) -> None:
-    drop_http(server, "generate", read=False)
-
-
 def drop_generate_stream(server: RunningServer) -> None:
-    drop_http(server, "generate_stream", read=True)
+    connection = http.client.HTTPConnection(server.http_url, timeout=30)
+    body = {"text_input": "Once", "parameters": {**LONG, "stream": True}}
+    connection.request("POST", "/v2/models/tiny/generate_stream", json.dumps(body))
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data: ")
+    response.close()
+    connection.close()
 
 
 @pytest.mark.parametrize(
     "leave",
-    [close_a_grpc_stream, leave_our_iterator, miss_a_client_deadline, drop_generate, drop_generate_stream],
+    [close_a_grpc_stream, leave_our_iterator, miss_a_client_deadline, drop_generate_stream],
 )
 def test_a_client_that_leaves_frees_what_it_held(server: RunningServer, leave: Callable[[RunningServer], None]) -> None:
     before = aborted(server)
     leave(server)
     wait_for(lambda: aborted(server) == before + 1 and is_idle(server), NOTICED_WITHIN_S, "cancelled and freed")
     assert "".join(piece.text for piece in stream(server.grpc_url, "tiny", "Once", {**LONG, "max_tokens": 3}))
+
+
+def test_a_dropped_generate_is_bounded_by_its_own_limits(server: RunningServer) -> None:
+    """Until it has something to write, the server does not look at an HTTP connection: nobody learns of the close."""
+    before = aborted(server)
+    connection = http.client.HTTPConnection(server.http_url, timeout=30)
+    body = {"text_input": "Once", "parameters": {**LONG, "timeout": 500_000}}
+    connection.request("POST", "/v2/models/tiny/generate", json.dumps(body))
+    wait_for(lambda: not is_idle(server), 10, "the request runs")
+    connection.close()
+    wait_for(lambda: aborted(server) == before + 1 and is_idle(server), NOTICED_WITHIN_S, "ended by its timeout")
 
 
 @pytest.mark.parametrize("is_parameter", [True, False])

@@ -31,7 +31,7 @@ def prompt(client: int) -> str:
     "settings",
     [
         pytest.param({"max_num_seqs": 64}, id="all at once"),
-        pytest.param({"max_num_seqs": 16, "inflight": {"num_blocks": 40}}, id="queue and preemption"),
+        pytest.param({"max_num_seqs": 16, "num_gpu_blocks_override": 24}, id="queue and preemption"),
     ],
 )
 def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, settings: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, s
         return not any(metrics[f"vllm:{name}"] for name in names)
 
     wait_for(is_idle, 5, "all blocks are back")
-    if "inflight" in settings:
+    if "num_gpu_blocks_override" in settings:
         assert model_metrics(server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
     assert generate(url, "tiny", prompt(0), params(0)).text == oracles[(prompt(0), tuple(params(0).items()))]
 

@@ -1,0 +1,70 @@
+"""A tiny language model whose forward pass fails on command, inside the real backend and the real server.
+
+The command is a file in the model's version folder, so that a test can give it while requests run:
+
+    fault.json    {"kind": "raise" | "hang" | "exit"}     absent: all is well
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pilot_server import backends_dir
+from pilot_testing.tiny_llm import make_repository
+
+_MODEL_PY = """
+import importlib.util, json, os, sys, time
+from pathlib import Path
+
+BACKEND = Path({backend!r})
+FAULT = Path({fault!r})
+sys.path.insert(0, str(BACKEND))
+import pilot_llm.runner
+
+
+class FaultyRunner:
+    def __init__(self, runner):
+        self._runner = runner
+
+    def __getattr__(self, name):
+        return getattr(self._runner, name)
+
+    def forward(self, batch):
+        kind = json.loads(FAULT.read_text())["kind"] if FAULT.exists() else None
+        if kind == "raise":
+            raise RuntimeError("planted fault")
+        if kind == "hang":
+            while FAULT.exists():
+                time.sleep(0.05)
+        if kind == "exit":
+            os._exit(1)
+        return self._runner.forward(batch)
+
+
+load = pilot_llm.runner.load_runner
+pilot_llm.runner.load_runner = lambda config: FaultyRunner(load(config))
+spec = importlib.util.spec_from_file_location("inflight_model", BACKEND / "model.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+TritonPythonModel = module.TritonPythonModel
+"""
+
+
+class FaultyModel:
+    """The model "tiny" of a repository of its own."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.repository = make_repository(root, **settings)
+        version_dir = root / "tiny" / "1"
+        self._fault = version_dir / "fault.json"
+        code = _MODEL_PY.format(backend=str(backends_dir() / "inflight"), fault=str(self._fault))
+        (version_dir / "model.py").write_text(code)
+        (root / "tiny" / "config.pbtxt").write_text('backend: "python"\n')
+
+    def break_down(self, kind: str) -> None:
+        beside = self._fault.with_suffix(".new")
+        beside.write_text(json.dumps({"kind": kind}))
+        beside.replace(self._fault)
+
+    def mend(self) -> None:
+        self._fault.unlink()
