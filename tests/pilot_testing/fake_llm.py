@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from pilot_llm.batch import Batch
-from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace, sha256_block
+from pilot_llm.block_keys import HashBlock, Namespace, sha256_block
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.config import EngineConfig
 from pilot_llm.engine import Engine
@@ -133,13 +133,12 @@ class Simulation:
         self.runner = runner or HashRunner()
         options = {"max_num_seqs": 4, "max_num_batched_tokens": 16, **changes}
         self.pool = BlockPool(self.runner.num_blocks)
-        self.scheduler = Scheduler(self.pool, block_size=self.runner.block_size, **options)
+        self.scheduler = Scheduler(self.pool, block_size=self.runner.block_size, hash_block=hash_block, **options)
         self.plans: list[StepPlan] = []
         self.groups: list[RequestGroup] = []
         self.outputs: dict[tuple[int, int], list[int]] = {}  # by (ticket, index of the sequence)
         self.finish_reasons: dict[tuple[int, int], str] = {}
         self.now_s = 0.0
-        self._hash_block = hash_block
 
     def add(
         self,
@@ -155,7 +154,6 @@ class Simulation:
         wishes = SamplingParams.from_dict({"temperature": 0, **params})
         limits = SequenceLimits(self.runner.max_model_len, self.runner.num_blocks, self.runner.block_size)
         tokens = list(prompt)
-        namespace = Namespace(cache_salt, adapter)
         group = RequestGroup(
             ticket=len(self.groups),
             params=wishes,
@@ -166,7 +164,7 @@ class Simulation:
             stop_token_ids=frozenset(wishes.stop_token_ids),
             eos_token_ids=frozenset() if wishes.ignore_eos else frozenset([EOS]),
             seed=seed,
-            keys=BlockKeys(tokens, self.runner.block_size, namespace, self._hash_block) if shares_prefix else None,
+            namespace=Namespace(cache_salt, adapter) if shares_prefix else None,
         )
         self.groups.append(group)
         self.scheduler.add(group)

@@ -6,7 +6,7 @@ Whatever is wrong with a request is found here, or before: the step loop never m
 import random
 from collections.abc import Sequence
 
-from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace
+from pilot_llm.block_keys import Namespace
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import InvalidRequestError
 from pilot_llm.limits import SequenceLimits
@@ -25,13 +25,11 @@ class Admission:
         *,
         limits: SequenceLimits,
         vocab_size: int,
-        hash_block: HashBlock,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._limits = limits
         self._vocab_size = vocab_size
-        self._hash_block = hash_block
         self._seeds = random.Random(config.seed)
 
     def prepare(self, ticket: int, request: Request, arrival_s: float) -> RequestGroup:
@@ -47,10 +45,6 @@ class Admission:
         max_total_tokens = self._limits.max_total_tokens(len(token_ids), params.max_tokens)
         special_stops = (self._tokenizer.special_token_id(stop) for stop in params.stop)
         stop_token_ids = frozenset(params.stop_token_ids).union(t for t in special_stops if t is not None)
-        keys = None
-        if config.enable_prefix_caching:
-            namespace = Namespace(request.cache_salt, request.adapter)
-            keys = BlockKeys(token_ids, config.block_size, namespace, self._hash_block)
         return RequestGroup(
             ticket=ticket,
             params=params,
@@ -61,7 +55,7 @@ class Admission:
             stop_token_ids=stop_token_ids,
             eos_token_ids=frozenset() if params.ignore_eos else self._tokenizer.eos_token_ids,
             seed=self._seeds.getrandbits(64) if params.seed is None else params.seed,
-            keys=keys,
+            namespace=Namespace(request.cache_salt, request.adapter) if config.enable_prefix_caching else None,
         )
 
     def _prompt_token_ids(self, request: Request) -> list[int]:

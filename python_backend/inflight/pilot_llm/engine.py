@@ -83,7 +83,6 @@ class Engine:
             tokenizer,
             limits=self.limits,
             vocab_size=min(tokenizer.vocab_size, runner.vocab_size),
-            hash_block=hash_block,
         )
         self._waiting_room = WaitingRoom(inflight.max_queue_size, config.max_num_seqs, make_lock)
         self._to_tokenise: Mailbox[ResponseStream] = Mailbox("to tokenise", make_lock)
@@ -111,6 +110,7 @@ class Engine:
             waiting_room=self._waiting_room,
             metrics=self.metrics,
             clock=clock,
+            hash_block=hash_block,
         )
         self._lock = make_lock("engine")
         self._tickets: dict[str, int] = {}

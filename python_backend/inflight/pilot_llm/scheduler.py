@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pilot_llm.block_keys import HashBlock, sha256_block
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.errors import LlmError, OutOfBlocksError
 from pilot_llm.limits import blocks_for
@@ -89,6 +90,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         enable_chunked_prefill: bool = True,
         reserve_all_blocks: bool = False,
+        hash_block: HashBlock = sha256_block,
     ) -> None:
         self._pool = pool
         self._block_size = block_size
@@ -96,6 +98,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._enable_chunked_prefill = enable_chunked_prefill
         self._reserve_all_blocks = reserve_all_blocks
+        self._hash_block = hash_block
         self._groups: dict[int, RequestGroup] = {}
         self._waiting = WaitingQueue()
         self._running: list[LiveSequence] = []  # best rank first
@@ -126,7 +129,7 @@ class Scheduler:
     def add(self, group: RequestGroup) -> None:
         """A request that `SequenceLimits` has let through joins the queue."""
         self._groups[group.ticket] = group
-        self._waiting.push(first_sequence(group))
+        self._waiting.push(first_sequence(group, self._block_size, self._hash_block))
 
     def abort(self, ticket: int) -> RequestGroup | None:
         """The request is over, wherever it is; its blocks are available at once. None if it was over already."""

@@ -12,7 +12,7 @@ longer prompt. Nothing that was sampled is sampled twice.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pilot_llm.block_keys import BlockKeys
+from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace
 from pilot_llm.sample_row import SampleRow
 from pilot_llm.sampling import SamplingParams
 
@@ -42,7 +42,7 @@ class RequestGroup:
     stop_token_ids: frozenset[int]  # end a sequence and are its stop_reason
     eos_token_ids: frozenset[int]  # end a sequence; empty with ignore_eos
     seed: int
-    keys: BlockKeys | None  # of the first sequence; None: shares nothing
+    namespace: Namespace | None  # whose prefixes it shares; None: nobody's
     sequences: list["LiveSequence"] = field(default_factory=list)
     num_cached_tokens: int = 0  # of the prompt, when it was first scheduled
     num_prompt_logprobs: int = 0  # prompt positions whose successor's logprobs have been computed
@@ -77,9 +77,13 @@ class LiveSequence:
         return len(self.token_ids) - self.num_computed
 
 
-def first_sequence(group: RequestGroup) -> LiveSequence:
+def first_sequence(group: RequestGroup, block_size: int, hash_block: HashBlock) -> LiveSequence:
     """The sequence that computes the prompt."""
-    return _sequence(group, 0, list(group.prompt_token_ids), group.keys)
+    token_ids = list(group.prompt_token_ids)
+    keys = None
+    if group.namespace is not None:
+        keys = BlockKeys(token_ids, block_size, group.namespace, hash_block)
+    return _sequence(group, 0, token_ids, keys)
 
 
 def forked_sequence(parent: LiveSequence, index: int) -> LiveSequence:

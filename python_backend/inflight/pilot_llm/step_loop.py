@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from pilot_llm.block_keys import HashBlock
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import EngineDeadError, ErrorCode
@@ -52,6 +53,7 @@ class StepLoop:
         waiting_room: WaitingRoom,
         metrics: EngineMetrics,
         clock: Callable[[], float],
+        hash_block: HashBlock,
     ) -> None:
         self._runner = runner
         self._commands = commands
@@ -68,6 +70,7 @@ class StepLoop:
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=config.enable_chunked_prefill,
             reserve_all_blocks=config.inflight.kv_exhaustion == "reserve",
+            hash_block=hash_block,
         )
         self.step_started_s: float | None = None
         self._num_failed_steps = 0  # in a row
