@@ -89,8 +89,10 @@ def _start(
     http_url, grpc_url, metrics_url = (f"{reachable_host(host)}:{port}" for _, port in ports.named())
     server = KeptServer(http_url, grpc_url, metrics_url, pid, keeper, folder.path, log)
     try:
-        if not wait_until_ready(http_url, ready_timeout_s, server.is_alive) or not _listens(pid, ports.http):
+        if not wait_until_ready(http_url, ready_timeout_s, server.is_alive):
             raise _why_it_died(server, ports, host)
+        if not _listens(pid, ports.http):
+            raise PortTakenError(f"Port {ports.http} (http) on {host} was taken by another server. Start it again")
     except BaseException:
         server.stop(drain_s=0.0)
         raise

@@ -89,13 +89,12 @@ def _wait_for_order(server: subprocess.Popen[bytes], wakeup: int, deadline: floa
 
 
 def _end(server: subprocess.Popen[bytes], wakeup: int, drain_s: float) -> None:
-    """SIGTERM, then SIGKILL to the whole group: a dead stub makes the server wait out its own exit timeout."""
+    """SIGTERM, then SIGKILL: a dead stub makes the server wait out its own exit timeout."""
     if drain_s > 0:
         server.terminate()
         # Any further order means: now.
         _wait_for_order(server, wakeup, deadline=time.monotonic() + drain_s + _UNLOAD_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
+    server.kill()
     server.wait()
 
 

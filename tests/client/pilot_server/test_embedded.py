@@ -49,6 +49,18 @@ def run_folder_of(server_pid: int) -> Path:
     return next(Path(word.removeprefix(option)).parent for word in words if word.startswith(option))
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with the packages of the real one, so that no other start on this machine sweeps what a test looks at."""
+    packages = cache_dir() / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    own = tmp_path_factory.mktemp("cache")
+    (own / "tritonpilot").mkdir()
+    (own / "tritonpilot" / "packages").symlink_to(packages)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own))
+    return own
+
+
 @pytest.fixture
 def server_of_another_process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A Python process that has started a server with one model, and the server's pid."""
@@ -103,12 +115,11 @@ def test_relative_and_read_only_repository(
             path.chmod(0o755)
 
 
-def test_cache_folder_with_a_space(tmp_path: Path, start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_with_a_space(
+    tmp_path: Path, start_server: StartServer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_scale_model(tmp_path / "repository")
-    cache = tmp_path / "my cache" / "tritonpilot"
-    cache.mkdir(parents=True)
-    (cache / "packages").symlink_to(cache_dir() / "packages")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache.rename(tmp_path / "my cache")))
     server = start_server(tmp_path / "repository")
     assert scaled(server.http_url, [1.0]) == [2.0]
 
@@ -127,10 +138,9 @@ def test_server_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
 
     folder = write_scale_model(tmp_path)
     (folder / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
-    before = set((cache_dir() / "servers").glob("tritonpilot-*"))
     with pytest.raises(StartError, match="was not ready after 2 s"):
         start_embedded(tmp_path, ready_timeout_s=2)
-    assert all(leftovers(folder) == [] for folder in set((cache_dir() / "servers").glob("tritonpilot-*")) - before)
+    assert [path.name for path in (cache_dir() / "servers").iterdir()] == ["lock"]
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path, start_server: StartServer) -> None:
@@ -148,6 +158,15 @@ def test_port_that_is_lost_while_the_server_starts_is_named(
     monkeypatch.setattr("pilot_server.embedded.require_free", lambda *_: None)
     with socket.create_server(("127.0.0.1", ports.http)), pytest.raises(PortTakenError, match="was taken while"):
         start_server(tmp_path, ports=ports)
+
+
+def test_another_server_on_the_port_is_not_mistaken_for_ours(
+    tmp_path: Path, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = start_server(tmp_path), free_ports()
+    monkeypatch.setattr("pilot_server.embedded.require_free", lambda *_: None)
+    with pytest.raises(PortTakenError, match="was taken by another server"):
+        start_server(tmp_path, ports=Ports(int(theirs.http_url.partition(":")[2]), ours.grpc, ours.metrics))
 
 
 def test_without_given_ports_a_lost_port_is_chosen_anew(
