@@ -33,6 +33,13 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
+    def step(self, number: int, title: str) -> None:
+        self._progress.console.print(f"[{number}] {title}", style="bold", markup=False)
+
+    def show(self, message: str) -> None:
+        """A result on the way, not dimmed as progress is."""
+        self._progress.console.print(f"  {message}", markup=False)
+
     def say(self, message: str) -> None:
         self._progress.console.print(f"  {message}", style="dim", markup=False)
 

@@ -16,6 +16,7 @@ STAGES = (
     ("compute", "compute_infer_ms", "#0f766e"),
     ("output", "compute_output_ms", "#a78bfa"),
 )
+_TICKS_MS = [digit * 10.0**power for power in range(-2, 6) for digit in (1, 2, 3, 5, 7)]
 REST_COLOR = "#cbd5e1"
 # Bars beyond these are not readable on a phone.
 MAX_BARS = 10
@@ -59,7 +60,12 @@ def curves_figure(content: Content) -> Any:
     )  # fmt: skip
     figure.update_layout(**_layout(), height=480)
     figure.update_xaxes(title="throughput, requests/s", rangemode="tozero")
-    figure.update_yaxes(title=f"{content.measure} latency, ms", type="log", dtick="D2")
+    figure.update_yaxes(
+        title=f"{content.measure} latency, ms",
+        type="log",
+        tickvals=_TICKS_MS,
+        ticktext=[f"{tick:g}" for tick in _TICKS_MS],
+    )
     return figure
 
 
@@ -79,7 +85,8 @@ def stages_figure(content: Content) -> Any | None:
         y=names, x=[max(left, 0.0) for left in rest], name="client and network", orientation="h",
         marker={"color": REST_COLOR},
     )  # fmt: skip
-    figure.update_layout(**_layout(), barmode="stack", height=160 + 44 * len(names))
+    layout = _layout() | {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}}
+    figure.update_layout(**layout, barmode="stack", height=200 + 44 * len(names))
     figure.update_xaxes(title="mean latency, ms")
     figure.update_yaxes(autorange="reversed", automargin=True, tickfont={"size": 10})
     return figure
@@ -122,7 +129,7 @@ def _short(knobs: Knobs) -> str:
 def _layout() -> dict[str, Any]:
     return {
         "template": "plotly_white",
-        "margin": {"l": 60, "r": 16, "t": 16, "b": 56},
+        "margin": {"l": 60, "r": 16, "t": 24, "b": 56},
         "legend": {"orientation": "h", "y": -0.2},
         "font": {"family": "system-ui, sans-serif"},
     }

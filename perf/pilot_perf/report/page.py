@@ -142,7 +142,7 @@ def _conditions(content: Content) -> str:
 def _table(head: list[str], rows: list[list[Any]], kinds: list[str] | None = None) -> str:
     def cell(value: Any) -> str:
         text = str(value)
-        is_number = text.replace(".", "", 1).isdigit()
+        is_number = kinds is not None and text.replace(".", "", 1).isdigit()
         kind = "number" if is_number else "wide" if len(text) > 60 else ""
         return f"<td class='{kind}'>{escape(text)}</td>" if kind else f"<td>{escape(text)}</td>"
 

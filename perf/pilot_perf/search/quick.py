@@ -97,6 +97,7 @@ def quick(
             progress.best.trial.knobs, slo, space.max_concurrency, start=progress.best.trial.concurrency, tolerance=FINE
         )
         progress.offer((yield from _watched(fine, progress)))
+        yield from _draw(progress.best.trial, progress, max_measurements)
     return progress.best
 
 
@@ -129,6 +130,14 @@ def _try_ranked(space: Space, slo: Slo, progress: _Progress, to_explore: int) ->
             return
         better = yield from _try(rank(progress.seen, untried)[0], space, slo, progress)
         discarded = 0 if better else discarded + 1
+
+
+def _draw(winner: Trial, progress: _Progress, max_measurements: int) -> Generator[Trial, Measurement, None]:
+    """Measure the winner below its load too, as far as measurements are left: a person wants to see its curve."""
+    for load in (winner.concurrency // 2, winner.concurrency // 4, 1):
+        trial = Trial(winner.knobs, load, "for the winner's curve")
+        if load >= 1 and trial.point not in progress.points and len(progress.points) < max_measurements:
+            progress.note((yield trial))
 
 
 def _watched(

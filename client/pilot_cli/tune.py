@@ -1,0 +1,120 @@
+"""`tritonpilot tune`: from a model to a proven configuration in one command."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pilot_cli.output import json_option, print_json
+from pilot_cli.sweep_options import DEFAULT_SLO, levels_of, sweep_options
+from pilot_cli.sweep_outcome import outcome_json, outcome_table
+from pilot_cli.sweep_progress import Watcher
+
+if TYPE_CHECKING:
+    from pilot_cli.tune_target import Target
+    from pilot_perf.session import Outcome
+    from pilot_server.running import RunningServer
+
+
+@click.command("tune")
+@click.argument("target_name", metavar="SPEC|MODEL")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The model repository to start from; it is copied, never changed.  [default: the project's]",
+)
+@click.option(
+    "--build",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build"),
+    show_default=True,
+    help="Folder for the working copy (model_repository/) and the results.",
+)
+@sweep_options
+@json_option
+def command(
+    target_name: str,
+    repository: Path | None,
+    build: Path,
+    slo_texts: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Export, serve, measure and configure a model: the fastest configuration within a latency budget, with proof.
+
+    SPEC is a sample (minilm), module:function or file.py[:function]; it is exported, verified and installed first.
+    MODEL is a model that the repository holds already.
+
+    Then the real server answers over HTTP and gRPC, the model is swept with perf_analyzer, the chosen config.pbtxt is
+    written to the working copy (the untuned one stays beside it), and both are compared, measured in turn.
+    Interrupted, the same command goes on where it was.
+
+    \b
+    Examples:
+      tritonpilot tune minilm
+      tritonpilot tune mymodel.py:spec --slo p99:100ms
+      tritonpilot tune mymodel --repository models --input-data rows.npz
+    """
+    from pilot_cli.answers import show_answer
+    from pilot_cli.tune_target import find_target
+    from pilot_perf.input_data import write_rows
+    from pilot_perf.report import write_report
+    from pilot_perf.session import Request, run
+    from pilot_perf.slo import parse_slo
+    from pilot_server import model_repository_dir
+    from pilot_server.embedded import start_embedded
+    from pilot_server.toolchain import perf_analyzer
+
+    slo = parse_slo(slo_texts or (DEFAULT_SLO,))
+    levels = levels_of(options)
+    with Watcher(slo, options["max_measurements"]) as watcher:
+        say = watcher.say
+        analyzer = perf_analyzer(say)
+        watcher.step(1, "Model")
+        target = find_target(target_name, repository or model_repository_dir(), build, fresh=options["fresh"], say=say)
+        results_dir = build / "results" / target.model
+        results_dir.mkdir(parents=True, exist_ok=True)
+        if options["input_data"] is None and target.spec is not None:
+            options["input_data"] = write_rows(target.spec.samples, results_dir / "input_data.json")
+        watcher.step(2, "Server")
+        with start_embedded(target.model_dir.parent, load=(target.model,), say=say) as server:
+            say(f"Serving {target.model} on {server.http_url} (HTTP) and {server.grpc_url} (gRPC)")
+            if target.spec is not None:
+                show_answer(target.spec, server, watcher.show)
+            watcher.step(3, f"Sweep within {slo}")
+            request = Request(
+                model=target.model,
+                slo=slo,
+                levels=levels,
+                results_dir=results_dir,
+                model_dir=target.model_dir,
+                **options,
+            )
+            outcome = run(server, analyzer, request, watch=watcher, say=say)
+            watcher.step(4, "Configuration")
+            _install(target, outcome, server, say)
+        files = write_report(outcome.study_file, results_dir)
+    if as_json:
+        report = {"html": str(files.html), "png": str(files.png), "csv": str(files.csv)}
+        print_json({"model": target.model, **outcome_json(outcome), "report": report})
+        return
+    click.echo(f"\n{outcome_table(outcome)}\n")
+    if outcome.config_file is not None:
+        click.echo(f"Configuration: {target.model_dir / 'config.pbtxt'} (start it: tritonpilot serve)")
+    click.echo(f"Report: {files.html}")
+
+
+def _install(target: "Target", outcome: "Outcome", server: "RunningServer", say: Any) -> None:
+    """Write the chosen configuration to the working copy and have the server read it from there."""
+    from pilot_cli.tune_target import install_tuned
+    from pilot_client import repository
+
+    if outcome.config_file is None:
+        say("The installed configuration stays")
+        return
+    install_tuned(target.model_dir, outcome.config_file.read_text())
+    # A plain load after an override would keep the override: unload first.
+    repository.unload(server.grpc_url, target.model)
+    repository.load(server.grpc_url, target.model)
+    repository.wait_ready(server.grpc_url, target.model)
+    say(f"Written to {target.model_dir / 'config.pbtxt'} and loaded from there; the untuned one is beside it")

@@ -1,0 +1,122 @@
+"""What `tune` works on: a spec to export first, or a model that a repository holds; and its untuned configuration.
+
+    build/model_repository/<model>/
+        config.pbtxt               after a tune: the chosen one, its first line says so and holds a digest of the rest
+        config.untuned.pbtxt       after a tune: what was installed before
+
+A tune starts from the untuned configuration. One that a person has edited since (the digest no longer fits) is theirs:
+it becomes the new untuned one.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilot_base.errors import PilotError
+from pilot_base.progress import Say
+from pilot_client.model_config import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from pilot_export.spec import ExportSpec
+
+UNTUNED_FILE = "config.untuned.pbtxt"
+_MARK = "# Chosen by `tritonpilot tune`; what was installed before is in config.untuned.pbtxt. Digest: "
+
+
+@dataclass(frozen=True)
+class Target:
+    """`model_dir` lies in the working copy. `spec` is None for a model that was there already."""
+
+    model: str
+    model_dir: Path
+    spec: "ExportSpec | None"
+
+
+def find_target(name: str, committed: Path, build: Path, *, fresh: bool, say: Say) -> Target:
+    """Make the working copy and put the model's files into it, exported or as they are.
+
+    Raises:
+        PilotError: neither a spec nor a model, or the export failed.
+    """
+    from pilot_export.install import working_copy
+    from pilot_export.spec import SAMPLES, load_spec
+
+    copy = working_copy(committed, build)
+    if name in SAMPLES or ":" in name or name.endswith(".py"):
+        say(f"Reading the spec {name}")
+        spec = load_spec(name)
+        model_dir = copy / spec.name
+        restore_untuned(model_dir)
+        if not fresh and _is_exported(spec, model_dir, say):
+            say(f"{model_dir} holds this export already (--fresh makes it anew)")
+        else:
+            _export(spec, copy, build / "export" / spec.name, say)
+        return Target(spec.name, model_dir, spec)
+    model_dir = copy / name
+    if not model_dir.is_dir():
+        models = sorted(path.name for path in copy.iterdir() if path.is_dir() and not path.name.startswith("."))
+        raise PilotError(
+            f"{name!r} is neither a sample ({', '.join(SAMPLES)}), nor module:function or file.py of a spec, "
+            f"nor a model in {copy} (there: {', '.join(models) or 'none'}). --repository names another repository"
+        )
+    restore_untuned(model_dir)
+    return Target(name, model_dir, None)
+
+
+def _export(spec: "ExportSpec", repository: Path, build_dir: Path, say: Say) -> None:
+    from pilot_export.pipeline import export_model
+
+    report = export_model(spec, repository, build_dir=build_dir, say=say)
+    for variant in report.variants:
+        detail = "; ".join(variant.reasons)
+        if variant.speed is not None and variant.status == "installed":
+            detail = f"{variant.speed.speedup:.2f} x the speed of fp32"
+        click.secho(f"  {variant.precision}: {variant.status}{f' ({detail})' if detail else ''}", err=True)
+    say(f"Exported in {report.duration_s:.0f} s")
+
+
+def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
+    """Whether the installed variants come from the same weights, data and libraries, and their files are intact."""
+    from pilot_export import manifest
+
+    installed = manifest.read_version(model_dir / "1")
+    if not installed or not (model_dir / CONFIG_FILE).is_file():
+        return False
+    say("Comparing the installed export with the spec")
+    now = manifest.origin(spec, spec.load_module().eval())
+    return all(
+        (m.source_sha256, m.evaluation_sha256, m.versions) == (now.source_sha256, now.evaluation_sha256, now.versions)
+        and (model_dir / "1" / m.file).is_file()
+        and manifest.file_sha256(model_dir / "1" / m.file) == m.file_sha256
+        for m in installed
+    )
+
+
+def restore_untuned(model_dir: Path) -> None:
+    """Undo an earlier tune, unless the configuration was edited since."""
+    tuned, untuned = model_dir / CONFIG_FILE, model_dir / UNTUNED_FILE
+    if untuned.is_file() and tuned.is_file() and _is_as_written(tuned.read_text()):
+        shutil.copyfile(untuned, tuned)
+
+
+def install_tuned(model_dir: Path, tuned_text: str) -> None:
+    """Make `tuned_text` the model's configuration and keep the one that it replaces."""
+    config = model_dir / CONFIG_FILE
+    if config.is_file():
+        shutil.copyfile(config, model_dir / UNTUNED_FILE)
+    beside = config.with_name(f".{CONFIG_FILE}.new")
+    beside.write_text(f"{_MARK}{_digest(tuned_text)}\n{tuned_text}")
+    beside.replace(config)
+
+
+def _is_as_written(text: str) -> bool:
+    first, _, rest = text.partition("\n")
+    return first == f"{_MARK}{_digest(rest)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
