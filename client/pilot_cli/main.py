@@ -10,13 +10,13 @@ when its own help is asked for; the list of commands is shown from the table bel
 neither torch nor tritonclient.
 """
 
-import importlib
 import sys
 from typing import Any
 
 import click
 
 from pilot_base.errors import PilotError
+from pilot_cli.lazy_group import LazyGroup
 
 # name -> the line that `tritonpilot --help` shows; the order is the order of the work.
 COMMANDS = {
@@ -33,19 +33,8 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported one at a time, from `pilot_cli.<name>`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(f"pilot_cli.{cmd_name}").command
-        if not isinstance(command, click.Command):
-            raise TypeError(f"pilot_cli.{cmd_name}.command is not a click command")
-        return command
+class Commands(LazyGroup):
+    """The top of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -55,12 +44,13 @@ class LazyGroup(click.Group):
             click.echo("Interrupted", err=True)
             ctx.exit(130)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
 
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    table=COMMANDS,
+    prefix="pilot_cli.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="tritonpilot")
 def cli() -> None:
     """From a model and a latency budget to the fastest Triton deployment that keeps it.

@@ -3,6 +3,7 @@
 ExportError
   SpecError       the spec cannot be loaded, or lacks something
   TraceError      the module cannot be turned into an ONNX graph
+  ConvertError    an LLM cannot be turned into the files that the backend loads
   VariantError    a precision variant cannot be made
   VerifyError     the variants cannot be compared with the original
   InstallError    the files cannot be put into the repository
@@ -26,6 +27,10 @@ class SpecError(ExportError):
 
 class TraceError(ExportError):
     step = "trace"
+
+
+class ConvertError(ExportError):
+    step = "convert"
 
 
 class VariantError(ExportError):

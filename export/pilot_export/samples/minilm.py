@@ -43,7 +43,8 @@ NUM_SAMPLES = 256
 
 def spec(say: Say = silent) -> ExportSpec:
     """The encoder, judged by the sentiment that a linear probe reads from its embeddings."""
-    chosen = _judged_sentences(rated_sentences(say))
+    clear = [sentence for sentence in rated_sentences(say) if abs(sentence.rating) >= MIN_RATING]
+    chosen = _pick_short(clear, MAX_JUDGED_TOKENS, NUM_FIT_ROWS + NUM_JUDGED_ROWS)
     fit_rows, judged = chosen[:NUM_FIT_ROWS], chosen[NUM_FIT_ROWS:]
     fit_batches, fit_order = _batches([sentence.text for sentence in fit_rows])
     evaluation, order = _batches([sentence.text for sentence in judged])
@@ -106,34 +107,41 @@ def tokenize(sentences: Sequence[str], num_tokens: int | None = None) -> dict[st
 
 
 @functools.cache
-def _tokenizer(num_tokens: int | None) -> Any:
+def _tokenizer(num_tokens: int | None, is_padded: bool = True) -> Any:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(model_dir() / "tokenizer.json"))
     tokenizer.enable_truncation(num_tokens or MAX_TOKENS)
-    tokenizer.enable_padding(length=num_tokens)
+    if is_padded:
+        tokenizer.enable_padding(length=num_tokens)
+    else:
+        tokenizer.no_padding()
     return tokenizer
-
-
-def _num_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
-    return np.array([sum(row.attention_mask) for row in _tokenizer(None).encode_batch(list(texts))])
 
 
 def load_samples(say: Say = silent) -> dict[str, NDArray[Any]]:
     """256 real sentences of at most 16 tokens, padded to 16: what requests of one shape are made of."""
-    texts = [sentence.text for sentence in rated_sentences(say)]
-    lengths = _num_tokens(texts)
-    short = [text for text, length in zip(texts, lengths, strict=True) if length <= SAMPLE_TOKENS]
-    picked = np.random.default_rng(SEED).permutation(len(short))[:NUM_SAMPLES]
-    return dict(tokenize([short[index] for index in picked], SAMPLE_TOKENS))
+    short = _pick_short(rated_sentences(say), SAMPLE_TOKENS, NUM_SAMPLES)
+    return dict(tokenize([sentence.text for sentence in short], SAMPLE_TOKENS))
 
 
-def _judged_sentences(sentences: Sequence[RatedSentence]) -> list[RatedSentence]:
-    clear = [sentence for sentence in sentences if abs(sentence.rating) >= MIN_RATING]
-    lengths = _num_tokens([sentence.text for sentence in clear])
-    short = [sentence for sentence, length in zip(clear, lengths, strict=True) if length <= MAX_JUDGED_TOKENS]
-    order = np.random.default_rng(SEED).permutation(len(short))[: NUM_FIT_ROWS + NUM_JUDGED_ROWS]
-    return [short[index] for index in order]
+def _pick_short(sentences: Sequence[RatedSentence], max_tokens: int, count: int) -> list[RatedSentence]:
+    """`count` sentences of at most `max_tokens` tokens, drawn at random with a fixed seed."""
+    # A word has a token or more, and two mark begin and end: most of the long ones need no tokeniser.
+    candidates = [sentence for sentence in sentences if len(sentence.text.split()) + 2 <= max_tokens]
+    order = np.random.default_rng(SEED).permutation(len(candidates))
+    picked: list[RatedSentence] = []
+    for start in range(0, len(order), 1000):
+        drawn = [candidates[index] for index in order[start : start + 1000]]
+        lengths = _num_tokens([sentence.text for sentence in drawn])
+        picked += [sentence for sentence, length in zip(drawn, lengths, strict=True) if length <= max_tokens]
+        if len(picked) >= count:
+            break
+    return picked[:count]
+
+
+def _num_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
+    return np.array([len(row.ids) for row in _tokenizer(None, is_padded=False).encode_batch(list(texts))])
 
 
 def _batches(texts: Sequence[str]) -> tuple[list[Batch], NDArray[np.intp]]:

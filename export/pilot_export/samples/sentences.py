@@ -4,9 +4,11 @@ C.J. Hutto and Eric Gilbert, "VADER: A Parsimonious Rule-based Model for Sentime
 ICWSM 2014; MIT licence. Film and product reviews, newspaper editorials and tweets; ratings from -4 to 4.
 """
 
+import functools
 import io
 import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 
 from pilot_base.packages import PinnedPackage, fetch
 from pilot_base.progress import Say, silent
@@ -27,9 +29,13 @@ class RatedSentence:
     rating: float
 
 
-def rated_sentences(say: Say = silent) -> list[RatedSentence]:
+def rated_sentences(say: Say = silent) -> tuple[RatedSentence, ...]:
     """All of them, in the order of the files."""
-    path = fetch(PACKAGE, say) / _ARCHIVE
+    return _read(fetch(PACKAGE, say) / _ARCHIVE)
+
+
+@functools.cache
+def _read(path: Path) -> tuple[RatedSentence, ...]:
     sentences = []
     with tarfile.open(path) as archive:
         for source in _SOURCES:
@@ -39,4 +45,4 @@ def rated_sentences(say: Say = silent) -> list[RatedSentence]:
             for line in io.TextIOWrapper(member, encoding="utf-8"):
                 _number, rating, text = line.rstrip("\n").split("\t", 2)
                 sentences.append(RatedSentence(text.strip(), float(rating)))
-    return sentences
+    return tuple(sentences)
