@@ -129,7 +129,8 @@ def _weights(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
             for projection, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
                 if projection in name:
                     values = _halves_apart(values, config.get(heads, config["num_attention_heads"]))
-        yield name, torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16)
+        # A copy, since float32 tensors come as read-only views of the file.
+        yield name, torch.from_numpy(np.array(values, order="C")).to(torch.bfloat16)
 
 
 def _transformers_name(path: Path, name: str) -> str:

@@ -1,6 +1,6 @@
 """Turns a Hugging Face folder, a GGUF file or a known name into a model of the `inflight` backend.
 
-    source -> folder (a GGUF file is converted) -> supported? tokenizer? whole? -> same logits as transformers? -> install
+    source -> folder (GGUF is converted) -> supported? tokenizer? whole? -> logits as transformers'? -> install
 
     <repository>/<name>/
         config.pbtxt            backend: "inflight"; the backend completes it. Kept if it is there

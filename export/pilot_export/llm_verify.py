@@ -1,4 +1,4 @@
-"""Does our decoder compute what transformers computes with the same files? Asked of every model before it is installed."""
+"""Does our decoder compute what transformers computes with the same files? Asked before a model is installed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +70,7 @@ def _our_logits(folder: Path, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
                 device="cpu",
                 dtype="float32",
                 block_size=block_size,
+                max_model_len=blocks_each * block_size,
                 num_gpu_blocks_override=blocks_each * len(prompts),
             )
         )

