@@ -4,9 +4,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from pilot_check.backends import EXPORT_COMMANDS
 from pilot_client.errors import ConfigError
 from pilot_client.model_config import CONFIG_FILE, read
-from pilot_server import model_repository_dir
 
 # What a run or an editor leaves in a version folder, and is no model.
 _NOT_A_MODEL = frozenset({"__pycache__"})
@@ -38,35 +40,34 @@ def _missing(folder: Path) -> str | None:
     if config is not None and config.platform == "ensemble":
         return None
     versions = _version_dirs(folder)
-    wanted = config.default_model_filename if config is not None else ""
-    lacks = [_version_lacks(version, wanted) for version in versions]
+    lacks = [_version_lacks(version, config) for version in versions]
     if versions and None in lacks:
         return None
     what = lacks[-1] if lacks else f"{folder / '1'} has no model file"
-    if (model_repository_dir() / folder.name / CONFIG_FILE).is_file():
-        return f"{what}; make it: tritonpilot export {folder.name}"
+    if folder.name in EXPORT_COMMANDS:
+        return f"{what}; make it: {EXPORT_COMMANDS[folder.name]}"
     return f"{what}; put the model's file there"
 
 
-def _version_lacks(version: Path, wanted: str) -> str | None:
-    if wanted:
-        return None if (version / wanted).is_file() else f"{version / wanted} is missing"
+def _version_lacks(version: Path, config: ModelConfig | None) -> str | None:
+    if config is not None and config.default_model_filename:
+        wanted = version / config.default_model_filename
+        return None if wanted.exists() else f"{wanted} is missing"
+    if config is not None and config.backend == "inflight":
+        return _weights_lack(version / "model.json")
     files = [path for path in version.iterdir() if path.name not in _NOT_A_MODEL and not path.name.startswith(".")]
     if not files:
         return f"{version} has no model file"
-    settings = version / "model.json"
-    return _weights_lack(settings) if settings.is_file() else None
+    return None
 
 
 def _weights_lack(settings: Path) -> str | None:
     """An LLM's settings are committed, its weights are not: `model` names their folder, relative to the settings."""
     try:
-        weights = json.loads(settings.read_text()).get("model")
-    except (OSError, ValueError, AttributeError):
+        weights = settings.parent / json.loads(settings.read_text())["model"]
+    except (OSError, ValueError, LookupError, TypeError):
         return None  # The engine itself says what is wrong with the file.
-    if not isinstance(weights, str) or (settings.parent / weights).exists():
-        return None
-    return f"the weights {settings.parent / weights} are missing"
+    return None if any(weights.glob("*.safetensors")) else f"{weights} has no weights"
 
 
 def _version_dirs(folder: Path) -> list[Path]:

@@ -1,12 +1,13 @@
 """Which models of a repository can be loaded, and what is said of those that cannot."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from pilot_cli import servable
 from pilot_cli.servable import models_of
+from pilot_server import model_repository_dir
 from pilot_testing.python_models import write_scale_model
 
 ONNX_CONFIG = 'backend: "onnxruntime"\n'
@@ -55,9 +56,9 @@ def test_file_that_the_configuration_chooses_must_be_there(tmp_path: Path) -> No
 
 def test_weights_that_the_settings_of_an_llm_name_must_be_there(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "llm", 'backend: "inflight"\n', "model.json")
-    (folder / "1" / "model.json").write_text(json.dumps({"model": "weights"}))
-    assert "the weights" in str(missing(tmp_path)["llm"])
-    (folder / "1" / "weights").mkdir()
+    (folder / "1" / "model.json").write_text(json.dumps({"model": "."}))
+    assert "has no weights" in str(missing(tmp_path)["llm"])
+    (folder / "1" / "model.safetensors").touch()
     assert missing(tmp_path) == {"llm": None}
 
 
@@ -66,8 +67,10 @@ def test_configuration_that_cannot_be_read_is_left_to_the_server(tmp_path: Path)
     assert missing(tmp_path) == {"broken": None}
 
 
-def test_model_of_this_project_names_the_command_that_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_model(tmp_path / "committed", "ours", ONNX_CONFIG)
-    monkeypatch.setattr(servable, "model_repository_dir", lambda: tmp_path / "committed")
-    write_model(tmp_path / "copy", "ours", ONNX_CONFIG)
-    assert str(missing(tmp_path / "copy")["ours"]).endswith("has no model file; make it: tritonpilot export ours")
+def test_models_of_this_project_name_the_command_that_makes_them(tmp_path: Path) -> None:
+    for folder in model_repository_dir().iterdir():
+        if folder.is_dir():
+            (tmp_path / folder.name).mkdir()
+            shutil.copy(folder / "config.pbtxt", tmp_path / folder.name)
+    assert len(missing(tmp_path)) >= 2
+    assert all("make it: tritonpilot export" in str(what) for what in missing(tmp_path).values())
