@@ -159,6 +159,7 @@ class Responder:
                 stream.is_queued = bool(stream.news) and not stream.is_closed
                 if stream.is_queued:
                     self._ready.append(stream)
+                    self._changed.notify()  # this worker may have been relieved
                 elif due_s is not None and not stream.is_held:
                     stream.is_held = True
                     heapq.heappush(self._held, (due_s, stream.ticket))
@@ -209,7 +210,7 @@ class Responder:
         except Exception as exception:  # noqa: BLE001 a foreign tokenizer: what it raises ends this request only
             _log.exception("request %s: its tokens could not be turned into text", stream.request.request_id)
             error = RequestError(ErrorCode.INTERNAL, f"the answer could not be turned into text: {exception}")
-            stream.end("error")
+            stream.fail()
             finished = True
             output = stream.next_output(error)
         if finished:
@@ -230,7 +231,7 @@ class Responder:
 
     def _send_failure(self, stream: ResponseStream) -> None:
         """A message was lost, so the rest is worthless. The client may still take the one that says so."""
-        stream.end("error")
+        stream.fail()
         output = stream.next_output(RequestError(ErrorCode.INTERNAL, "a part of the answer could not be sent"))
         self._close_stream(stream)
         if output is not None:

@@ -160,6 +160,12 @@ class ResponseStream:
             if text.finish_reason is None:
                 text.finish_reason = finish_reason
 
+    def fail(self) -> None:
+        """The answer could not be made or sent: whatever the client has not been told yet is an error."""
+        for text in self._texts:
+            if not text.finish_is_sent:
+                text.finish_reason, text.stop_reason = "error", None
+
     @property
     def has_finished(self) -> bool:
         return all(text.finish_reason is not None for text in self._texts)
