@@ -1,5 +1,6 @@
 """Fixtures of every test: a real tritonserver."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,3 +25,17 @@ def start_server() -> Iterator[Callable[..., RunningServer]]:
             return server
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def minilm_export() -> Path:
+    """`model_repository/` with the exported sample, and `build/` with its report. Read only."""
+    from pilot_testing.minilm import exported_minilm
+
+    return exported_minilm()
+
+
+@pytest.fixture(scope="session")
+def minilm_repository(minilm_export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository of this session with the sample in fp32 and int8."""
+    return shutil.copytree(minilm_export / "model_repository", tmp_path_factory.mktemp("minilm") / "model_repository")
