@@ -32,7 +32,7 @@ class Detokenizer:
         self._skip_special_tokens = skip_special_tokens
         self._window: list[int] = []
         self._num_shown = 0  # characters of the window's text
-        self._num_held_tokens = 0  # since the last token that brought something to show
+        self._num_held_tokens = 0  # since the text last ended with a whole character
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Take in the next tokens; returns the text that they complete."""
@@ -41,18 +41,21 @@ class Detokenizer:
             token_ids = [token_id for token_id in token_ids if not self._tokenizer.is_special(token_id)]
         if not token_ids:
             return ""
+        text = self._decoded([*self._window, *token_ids])
+        if len(token_ids) > 1 and text.endswith(REPLACEMENT):
+            return "".join(self.feed([token_id]) for token_id in token_ids)  # to see since when a character is held
         self._window.extend(token_ids)
-        text = self._decoded(self._window)
         complete = text.rstrip(REPLACEMENT)
-        self._num_held_tokens += len(token_ids)
-        if len(complete) < len(text) and self._num_held_tokens >= _LONGEST_CHARACTER_TOKENS:
-            complete = text[:-1]  # the earlier ones stay what they are; only the last may still become a character
-        piece = complete[self._num_shown :]
-        if piece:
-            self._num_shown += len(piece)
+        if len(complete) == len(text):
             self._num_held_tokens = 0
-            if len(complete) == len(text) and len(self._window) > _LONGEST_WINDOW_TOKENS:
-                self._shorten_window()
+        else:
+            self._num_held_tokens += 1
+            if self._num_held_tokens >= _LONGEST_CHARACTER_TOKENS:
+                complete = text[:-1]  # bytes of no character; only the last may still be the beginning of one
+        piece = complete[self._num_shown :]
+        self._num_shown += len(piece)
+        if len(complete) == len(text) and len(self._window) > _LONGEST_WINDOW_TOKENS:
+            self._shorten_window()
         return piece
 
     def flush(self) -> str:
