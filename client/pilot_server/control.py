@@ -34,6 +34,11 @@ def list_states(http_url: str) -> list[ModelState]:
     ]
 
 
+def busy_models(http_url: str) -> set[str]:
+    """Models that serve requests, or are unloading and still have some."""
+    return {item.name for item in list_states(http_url) if item.state in ("READY", "UNLOADING")}
+
+
 def load(http_url: str, model: str, config: dict[str, Any] | None = None) -> None:
     """Load the model from its files, with `config` in place of its own if given. Returns when it is ready.
 

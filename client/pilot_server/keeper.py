@@ -28,8 +28,8 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PARENT_GONE = -1.0
 _ORPHAN_DRAIN_S = 2.0
-# Beyond the drain, the server takes its time to unload the models.
-_UNLOAD_S = 1.0
+# Beyond the drain, the server takes its time to end.
+_EXIT_S = 1.0
 
 
 def main() -> int:
@@ -93,7 +93,7 @@ def _end(server: subprocess.Popen[bytes], wakeup: int, drain_s: float) -> None:
     if drain_s > 0:
         server.terminate()
         # Any further order means: now.
-        _wait_for_order(server, wakeup, deadline=time.monotonic() + drain_s + _UNLOAD_S)
+        _wait_for_order(server, wakeup, deadline=time.monotonic() + drain_s + _EXIT_S)
     server.kill()
     server.wait()
 

@@ -12,11 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pilot_server import control
 from pilot_server.errors import ServerError, StartError
 from pilot_server.run_folder import RunFolder, remove_run_folder
 
 _POLL_S = 0.05
 _TAIL_LINES = 12
+# What an empty server gets to send the last bytes of its answers.
+_CLOSE_S = 0.2
 # Tables, notes (I1231 ...), warnings, and what every machine without a GPU is told.
 _NOT_TELLING = re.compile(r"[|+]|[IW]\d{4} |.*(CudaDriverHelper|Failed to initialize NVML)")
 
@@ -94,19 +97,44 @@ class KeptServer(RunningServer):
         if keeper.stdin is None or keeper.stdin.closed:
             return
         try:
-            # The keeper ends by itself when the server does: then there is nobody to tell.
-            with contextlib.suppress(BrokenPipeError):
-                keeper.stdin.write(b"stop %f\n" % drain_s)
-                keeper.stdin.flush()
+            if drain_s > 0:
+                self._drain(drain_s)
+            self._order_stop(_CLOSE_S if drain_s > 0 else 0.0)
             keeper.wait()
+        except BaseException:
+            self._order_stop(0.0)
+            raise
         finally:
+            keeper.wait()
             with contextlib.suppress(BrokenPipeError):
                 keeper.stdin.close()
-            keeper.wait()
             if keeper.stdout is not None:
                 keeper.stdout.close()
             self._last_lines = _last_lines(self._log, 200)
             remove_run_folder(self._folder)
+
+    def _drain(self, drain_s: float) -> None:
+        """Unload every model, which waits for its requests. (SIGTERM would wait for idle connections as well.)"""
+        deadline = time.monotonic() + drain_s
+        url = self.http_url
+        try:
+            ready = {item.name for item in control.list_states(url) if item.state == "READY"}
+            # A request to an ensemble still needs the models of its later steps.
+            ensembles = {name for name in ready if control.read_config(url, name).get("platform") == "ensemble"}
+            for names in (ensembles, ready - ensembles):
+                for name in names:
+                    control.unload(url, name)
+                while time.monotonic() < deadline and names & control.busy_models(url):
+                    time.sleep(_POLL_S)
+        except ServerError:
+            return  # It does not answer: there is nothing to wait for.
+
+    def _order_stop(self, drain_s: float) -> None:
+        # The keeper ends by itself when the server does: then there is nobody to tell.
+        if self._keeper.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.write(b"stop %f\n" % drain_s)
+                self._keeper.stdin.flush()
 
     def is_alive(self) -> bool:
         """Whether the server's process runs."""

@@ -10,19 +10,40 @@ backend: "python"
 input [{{ name: "X" data_type: TYPE_FP32 dims: [-1] }}]
 output [{{ name: "Y" data_type: TYPE_FP32 dims: [-1] }}]
 parameters {{ key: "factor" value {{ string_value: "{factor}" }} }}
+parameters {{ key: "delay_s" value {{ string_value: "{delay_s}" }} }}
 instance_group [{{ kind: KIND_CPU count: 1 }}]
+"""
+_ENSEMBLE = """\
+platform: "ensemble"
+input [{ name: "X" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "Y" data_type: TYPE_FP32 dims: [-1] }]
+ensemble_scheduling {
+  step [
+    {
+      model_name: "scale" model_version: -1
+      input_map { key: "X" value: "X" } output_map { key: "Y" value: "between" }
+    },
+    {
+      model_name: "scale" model_version: -1
+      input_map { key: "X" value: "between" } output_map { key: "Y" value: "Y" }
+    }
+  ]
+}
 """
 _MODEL = """\
 import json
+import time
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.factor = float(json.loads(args["model_config"])["parameters"]["factor"]["string_value"])
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.factor, self.delay_s = (float(parameters[name]["string_value"]) for name in ("factor", "delay_s"))
 
     def execute(self, requests):
+        time.sleep(self.delay_s)
         return [self.answer(pb_utils.get_input_tensor_by_name(request, "X").as_numpy()) for request in requests]
 
     def answer(self, x):
@@ -30,13 +51,19 @@ class TritonPythonModel:
 """
 
 
-def write_scale_model(repository: Path, name: str = "scale", factor: float = 2) -> Path:
-    """A model that answers Y = factor * X. Returns its folder."""
+def write_scale_model(repository: Path, name: str = "scale", factor: float = 2, delay_s: float = 0) -> Path:
+    """A model that answers Y = factor * X after `delay_s`. Returns its folder."""
     folder = repository / name
     (folder / "1").mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(_CONFIG.format(factor=factor))
+    (folder / "config.pbtxt").write_text(_CONFIG.format(factor=factor, delay_s=delay_s))
     (folder / "1" / "model.py").write_text(_MODEL)
     return folder
+
+
+def write_ensemble_of_two_steps(repository: Path) -> None:
+    """The ensemble `twice`, which runs the model `scale` two times."""
+    (repository / "twice" / "1").mkdir(parents=True)
+    (repository / "twice" / "config.pbtxt").write_text(_ENSEMBLE)
 
 
 def scaled(http_url: str, x: list[float], name: str = "scale") -> list[float]:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 
 import psutil
@@ -16,7 +18,7 @@ from pilot_base.packages import cache_dir
 from pilot_server.errors import PortTakenError, PreflightError, ServerError, StartError
 from pilot_server.ports import Ports, free_ports
 from pilot_server.running import RunningServer, connect, is_healthy
-from pilot_testing.python_models import scaled, write_scale_model
+from pilot_testing.python_models import scaled, write_ensemble_of_two_steps, write_scale_model
 
 pytestmark = pytest.mark.triton
 StartServer = Callable[..., RunningServer]
@@ -247,6 +249,28 @@ def test_dead_stub_cannot_stretch_the_stop(tmp_path: Path, start_server: StartSe
     before = time.monotonic()
     server.stop(drain_s=1.0)
     assert time.monotonic() - before < 5.0
+
+
+def test_idle_connection_does_not_stretch_the_stop(tmp_path: Path, start_server: StartServer) -> None:
+    server = start_server(tmp_path)
+    connection = HTTPConnection(server.http_url)
+    connection.request("GET", "/v2")
+    connection.getresponse().read()
+    before = time.monotonic()
+    server.stop(drain_s=30.0)
+    assert time.monotonic() - before < 10.0
+    connection.close()
+
+
+def test_requests_that_run_are_answered_before_the_stop(tmp_path: Path, start_server: StartServer) -> None:
+    write_scale_model(tmp_path, delay_s=1.5)
+    write_ensemble_of_two_steps(tmp_path)
+    server = start_server(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(scaled, server.http_url, [1.0], "twice")
+        time.sleep(0.5)
+        server.stop()
+        assert answer.result() == [4.0]
 
 
 def test_start_with_no_models_loads_none(tmp_path: Path, start_server: StartServer) -> None:
