@@ -118,14 +118,11 @@ class KeptServer(RunningServer):
         deadline = time.monotonic() + drain_s
         url = self.http_url
         try:
-            ready = {item.name for item in control.list_states(url) if item.state == "READY"}
-            # A request to an ensemble still needs the models of its later steps.
-            ensembles = {name for name in ready if control.read_config(url, name).get("platform") == "ensemble"}
-            for names in (ensembles, ready - ensembles):
-                for name in names:
-                    control.unload(url, name)
-                while time.monotonic() < deadline and names & control.busy_models(url):
-                    time.sleep(_POLL_S)
+            # A request to an ensemble holds the models of its later steps, so the order does not matter.
+            for name in control.busy_models(url):
+                control.unload(url, name)
+            while time.monotonic() < deadline and control.busy_models(url):
+                time.sleep(_POLL_S)
         except ServerError:
             return  # It does not answer: there is nothing to wait for.
 
