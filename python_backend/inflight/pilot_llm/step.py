@@ -53,6 +53,6 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
         rows = logits[first_row : first_row + len(positions)]
         tokens.prompt_logprobs.append((chunk, prompt_logprobs(rows, following, num_top)))
     if sample_rows:
-        one_to_one = len(logits_rows) == num_rows
-        tokens.sampled = sample(logits if one_to_one else logits[logits_rows], sample_rows)
+        in_order = logits_rows == list(range(num_rows))  # as it is without forks and prompt logprobs: no copy
+        tokens.sampled = sample(logits if in_order else logits[logits_rows], sample_rows)
     return tokens
