@@ -106,7 +106,8 @@ class Responder:
         """End every request that is not closed."""
         with self._lock:
             tickets = list(self._streams)
-        self.post((ticket, news) for ticket in tickets)
+        for start in range(0, len(tickets), 100):  # so that the lock is not held for long
+            self.post([(ticket, news) for ticket in tickets[start : start + 100]])
 
     def wait_until_empty(self, timeout_s: float) -> bool:
         """Whether all streams were closed within that time."""

@@ -1,0 +1,110 @@
+"""Locks that remember: who took what while holding what, and for how much work.
+
+`LockRecorder.make_lock` is an engine's lock factory. `forbid_while_held` wraps what must never happen under a lock.
+Held time is the thread's own CPU time: on a busy machine a thread may be put to sleep at any instruction.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class LockRecorder:
+    """What all locks of one engine have seen. `problems` must be empty in the end."""
+
+    def __init__(self, max_held_s: float = 0.001) -> None:
+        self.max_held_s = max_held_s
+        self.edges: set[tuple[str, str]] = set()  # (held, taken)
+        self.longest_held_s: dict[str, float] = {}
+        self.num_taken = 0
+        self.problems: list[str] = []
+        self._mine = threading.local()
+
+    def make_lock(self, name: str) -> "RecordingLock":
+        return RecordingLock(name, self)
+
+    def held(self) -> list[tuple[str, float]]:
+        """(name, thread time when taken) of the locks that this thread holds."""
+        if not hasattr(self._mine, "held"):
+            self._mine.held = []
+        held: list[tuple[str, float]] = self._mine.held
+        return held
+
+    def took(self, name: str) -> None:
+        held = self.held()
+        self.edges.update((other, name) for other, _ in held)
+        held.append((name, time.thread_time()))
+        self.num_taken += 1
+
+    def gives(self, name: str) -> None:
+        taken, since_s = self.held().pop()
+        if taken != name:
+            self.problems.append(f"{name} released before {taken}")
+        held_s = time.thread_time() - since_s
+        self.longest_held_s[name] = max(held_s, self.longest_held_s.get(name, 0.0))
+        if held_s > self.max_held_s:
+            self.problems.append(f"{name} was held for {held_s * 1000:.2f} ms of work")
+
+    def check_nothing_held(self, doing: str) -> None:
+        if self.held():
+            self.problems.append(f"{doing} while holding {[name for name, _ in self.held()]}")
+
+    def forbid_while_held(self, owner: Any, method: str) -> None:
+        """Complain if `owner.method` is called by a thread that holds a lock."""
+        original: Callable[..., Any] = getattr(owner, method)
+        label = f"{getattr(owner, '__name__', type(owner).__name__)}.{method}"
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            self.check_nothing_held(label)
+            return original(*args, **kwargs)
+
+        setattr(owner, method, checked)
+
+    def cycle(self) -> list[str] | None:
+        """Names of locks that can wait for each other in a circle, if there are such."""
+        following: dict[str, set[str]] = {}
+        for held, taken in self.edges:
+            following.setdefault(held, set()).add(taken)
+
+        def walk(path: list[str]) -> list[str] | None:
+            for name in following.get(path[-1], ()):
+                if name in path:
+                    return [*path, name]
+                found = walk([*path, name])
+                if found:
+                    return found
+            return None
+
+        return next((found for name in following if (found := walk([name]))), None)
+
+
+class RecordingLock:
+    """A `threading.Lock` for plain use and as the lock of conditions."""
+
+    def __init__(self, name: str, recorder: LockRecorder) -> None:
+        self._name = name
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._owner = threading.get_ident()
+            self._recorder.took(self._name)
+        return taken
+
+    def release(self) -> None:
+        self._owner = None
+        self._recorder.gives(self._name)
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exception: Any) -> None:
+        self.release()
+
+    def _is_owned(self) -> bool:
+        return self._owner == threading.get_ident()
