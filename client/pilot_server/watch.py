@@ -11,7 +11,6 @@ waited for at once. So a zombie child is a death, and nothing else is.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,7 +21,7 @@ from pilot_server.errors import ServerError
 
 INTERVAL_S = 0.5
 _MAX_DEATHS = 3
-_DEATHS_WINDOW_S = 60.0
+_WINDOW_S = 60.0
 
 
 class StubWatch:
@@ -31,16 +30,14 @@ class StubWatch:
     There is no event to wait for: the stubs are children of the server, not ours, and come and go with each load.
     """
 
-    def __init__(
-        self, server_pid: int, http_url: str, say: Say = silent, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, server_pid: int, http_url: str, say: Say = silent, max_deaths: int = _MAX_DEATHS) -> None:
         self._server = psutil.Process(server_pid)
         self._repositories = _repositories(self._server)
         self._http_url = http_url
         self._say = say
-        self._clock = clock
+        self._max_deaths = max_deaths
         self._model_by_pid: dict[int, str] = {}
-        self._death_times: defaultdict[str, list[float]] = defaultdict(list)
+        self._deaths_s: defaultdict[str, list[float]] = defaultdict(list)
 
     def look(self) -> list[str]:
         """Bring back the models whose stubs have died since the last look; returns their names."""
@@ -68,17 +65,15 @@ class StubWatch:
                 self._model_by_pid[child.pid] = model
 
     def _bring_back(self, model: str) -> None:
-        now = self._clock()
-        deaths = [when for when in self._death_times[model] if now - when < _DEATHS_WINDOW_S]
-        self._death_times[model] = [*deaths, now]
+        deaths = self._deaths_s[model] = recent([*self._deaths_s[model], time.monotonic()])
         # The other stubs of the model end with it, and are no deaths.
         self._model_by_pid = {pid: name for pid, name in self._model_by_pid.items() if name != model}
         try:
             served = control.read_config(self._http_url, model)
             control.unload(self._http_url, model)
-            if len(deaths) + 1 >= _MAX_DEATHS:
+            if len(deaths) >= self._max_deaths:
                 self._say(
-                    f"Model {model}: its process died {_MAX_DEATHS} times within {_DEATHS_WINDOW_S:.0f} s. "
+                    f"Model {model}: its process died {len(deaths)} times within {_WINDOW_S:.0f} s. "
                     "It is left unloaded; see the server's log, mend it, and load it again"
                 )
                 return
@@ -90,6 +85,11 @@ class StubWatch:
             self._say(f"Model {model}: ready again")
         except ServerError as error:
             self._say(f"Model {model}: its process died, and it could not be loaded again: {error}")
+
+
+def recent(times_s: list[float]) -> list[float]:
+    """Those of the rising `times_s` that lie within the window that ends with the last."""
+    return [time_s for time_s in times_s if times_s[-1] - time_s < _WINDOW_S]
 
 
 def model_of_stub(command_line: list[str], repositories: list[Path]) -> str | None:

@@ -58,18 +58,24 @@ def test_second_fetch_needs_no_index(index: Path) -> None:
     assert said == []
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut off", "no manifest"])
-def test_half_unpacked_package_is_fetched_again(index: Path, damage: str) -> None:
+def test_half_unpacked_package_is_fetched_again(index: Path) -> None:
     package = publish(index)
-    folder = fetch(package)
-    if damage == "deleted":
-        (folder / TOOL).unlink()
-    elif damage == "cut off":
-        (folder / TOOL).write_text("#!")
-    else:
-        folder.with_name(f"{package.key}.json").unlink()
+    tool = fetch(package) / TOOL
+    tool.unlink()
     assert not is_fetched(package)
     assert "works" in (fetch(package) / TOOL).read_text()
+
+
+def test_package_is_complete_with_all_files_in_full_and_the_manifest(index: Path) -> None:
+    package = publish(index)
+    folder = fetch(package)
+    assert is_fetched(package)
+    text = (folder / TOOL).read_text()
+    (folder / TOOL).write_text(text[:5])
+    assert not is_fetched(package)
+    (folder / TOOL).write_text(text)
+    folder.with_name(f"{package.key}.json").unlink()
+    assert not is_fetched(package)
 
 
 def test_another_file_than_the_pinned_one_is_refused_and_not_kept(index: Path, tmp_path: Path) -> None:

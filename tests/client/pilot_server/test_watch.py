@@ -11,7 +11,7 @@ import pytest
 
 from pilot_server import control
 from pilot_server.running import RunningServer
-from pilot_server.watch import StubWatch, model_of_stub
+from pilot_server.watch import StubWatch, model_of_stub, recent
 from pilot_testing.python_models import scaled, write_scale_model
 
 StartServer = Callable[..., RunningServer]
@@ -31,9 +31,9 @@ def living_stubs(server: RunningServer) -> list[int]:
     return [child.pid for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
-def watch_of(server: RunningServer, said: list[str], clock: Callable[[], float] = time.monotonic) -> StubWatch:
+def watch_of(server: RunningServer, said: list[str], max_deaths: int = 3) -> StubWatch:
     assert server.pid is not None
-    watch = StubWatch(server.pid, server.http_url, said.append, clock)
+    watch = StubWatch(server.pid, server.http_url, said.append, max_deaths)
     assert watch.look() == []
     return watch
 
@@ -79,25 +79,23 @@ def test_model_comes_back_with_the_configuration_that_it_was_served_with(
 
 
 @pytest.mark.triton
-def test_third_death_within_a_minute_leaves_the_model_unloaded(tmp_path: Path, start_server: StartServer) -> None:
+def test_model_that_dies_too_often_is_left_unloaded(tmp_path: Path, start_server: StartServer) -> None:
     write_scale_model(tmp_path)
     server = start_server(tmp_path)
     said: list[str] = []
-    now_s = 0.0
-    watch = watch_of(server, said, clock=lambda: now_s)
+    watch = watch_of(server, said, max_deaths=2)
     kill_stub(server)
     watch.look()
-    now_s = 61.0  # The first death is forgotten.
-    for _ in range(2):
-        watch.look()
-        kill_stub(server)
-        watch.look()
     assert said[-1] == "Model scale: ready again"
     watch.look()
     kill_stub(server)
     watch.look()
-    assert "died 3 times within 60 s" in said[-1]
-    assert [state.state for state in control.list_states(server.http_url)] in (["UNLOADING"], ["UNAVAILABLE"])
+    assert "died 2 times within 60 s. It is left unloaded" in said[-1]
+    assert control.list_states(server.http_url)[0].state in ("UNLOADING", "UNAVAILABLE")
+
+
+def test_deaths_of_a_minute_ago_are_forgotten() -> None:
+    assert recent([0.0, 1.0, 59.0, 60.5]) == [1.0, 59.0, 60.5]
 
 
 @pytest.mark.triton
