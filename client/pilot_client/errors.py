@@ -38,7 +38,12 @@ class RequestCancelledError(ClientError):
 
 
 class ConfigError(ClientError):
-    """A model configuration cannot be read or written."""
+    """A model configuration cannot be read or written; `reason` and `line` say what and where, if it was parsed."""
+
+    def __init__(self, message: str, reason: str = "", line: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or message
+        self.line = line
 
 
 class ChatTemplateError(ClientError):

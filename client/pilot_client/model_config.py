@@ -28,7 +28,7 @@ def parse(text: str, where: str = CONFIG_FILE) -> ModelConfig:
         place = where if line is None else f"{where}:{line}"
         reason = str(error).split(" : ", 1)[-1]
         raise ConfigError(
-            f"{place}: {reason}. Field names and nesting are those of Triton's model_config.proto"
+            f"{place}: {reason}. Field names and nesting are those of Triton's model_config.proto", reason, line
         ) from None
     return config
 

@@ -1,0 +1,151 @@
+"""What the lint says beyond errors, and where: warnings, notes, files, lines and mends."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from onnx import helper, numpy_helper
+
+from pilot_check.backends import ONNXRUNTIME_PARAMETERS
+from pilot_check.errors import CheckError
+from pilot_check.finding import Finding, Severity
+from pilot_check.repository import check_repository
+from pilot_testing.onnx_models import graph, identity, install
+
+NATIVE = 'backend: "onnxruntime"'
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_a_finding_reads_as_a_compiler_s_message(tmp_path: Path) -> None:
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f'{NATIVE}\nname: "n"\ninstance_group {{ count: 1 }}')
+    assert str(only(check_repository(tmp_path))) == (
+        "m/config.pbtxt:2: error: name is 'n', but the folder is 'm' (rename one of them, or leave `name` out) "
+        "[name-folder]"
+    )
+
+
+def test_a_syntax_error_has_its_line(tmp_path: Path) -> None:
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f"{NATIVE}\n\nmax_batch_sise: 3")
+    finding = only(check_repository(tmp_path))
+    assert (finding.line, finding.code) == (3, "config-syntax")
+    assert 'no field named "max_batch_sise"' in finding.message
+
+
+def test_a_model_of_ours_that_is_not_exported_is_a_note_with_its_command(tmp_path: Path) -> None:
+    install(
+        tmp_path, "minilm", None, f'{NATIVE} default_model_filename: "model.fp32.onnx" instance_group {{ count: 1 }}'
+    )
+    (tmp_path / "smollm2").mkdir()
+    (tmp_path / "smollm2" / "config.pbtxt").write_text('backend: "inflight"')
+    first, second = check_repository(tmp_path)
+    assert (first.severity, first.mend) == (Severity.NOTE, "tritonpilot export model minilm")
+    assert (second.severity, second.mend) == (Severity.NOTE, "tritonpilot export llm smollm2")
+
+
+@pytest.mark.parametrize(
+    ("config", "num_cpus", "message"),
+    [
+        ("instance_group { count: 2 kind: KIND_CPU } %2", 2, "2 instances x 2 intra-op threads are more than the 2"),
+        ("%2", 2, "2 instances x 2 intra-op threads are more than the 2"),
+        ("instance_group { count: 2 kind: KIND_CPU } %0", 4, "2 instances x 4 intra-op threads are more than the 4"),
+        ("instance_group { count: 1 } instance_group { count: 1 } %2", 3, "2 instances x 2 intra-op"),
+    ],
+)
+def test_more_threads_than_cpus_are_a_warning(tmp_path: Path, config: str, num_cpus: int, message: str) -> None:
+    for count in "02":
+        text = f'parameters {{ key: "intra_op_thread_count" value {{ string_value: "{count}" }} }}'
+        config = config.replace(f"%{count}", text)
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f"{NATIVE} {config}")
+    finding = only(check_repository(tmp_path, num_cpus=num_cpus))
+    assert (finding.severity, finding.code) == (Severity.WARNING, "oversubscribed")
+    assert message in finding.message
+
+
+def test_threads_that_fit_are_silent(tmp_path: Path) -> None:
+    threads = 'parameters { key: "intra_op_thread_count" value { string_value: "2" } }'
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f"{NATIVE} instance_group {{ count: 2 }} {threads}")
+    assert check_repository(tmp_path, num_cpus=4) == []
+
+
+def test_unsaid_threads_of_several_instances_are_a_note(tmp_path: Path) -> None:
+    install(tmp_path, "m", identity("FP32", ["b", 1]), NATIVE)
+    finding = only(check_repository(tmp_path))
+    assert (finding.severity, finding.code) == (Severity.NOTE, "threads-default")
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ('dims: [ -1, 3 ]" max_batch_size: 0', "batch-unused"),
+        ('dims: [ -1, 3 ]" max_batch_size: 4', "batch-repeated"),
+        ('dims: [ 3 ]" dynamic_batching { }', "batching-idle"),
+        (
+            'dims: [ 3 ]" max_batch_size: 4 dynamic_batching { priority_levels: 1 default_priority_level: 1 '
+            "default_queue_policy { max_queue_size: 1 } "
+            "priority_queue_policy { key: 1 value { max_queue_size: 2 } } }",
+            "queue-default",
+        ),
+    ],
+)
+def test_what_is_served_but_hardly_as_meant_is_a_warning(tmp_path: Path, config: str, code: str) -> None:
+    dims, rest = config.split('"', 1)
+    tensors = f'input {{ name: "X" data_type: TYPE_FP32 {dims} }} output {{ name: "Y" data_type: TYPE_FP32 {dims} }}'
+    install(tmp_path, "m", b"", f'backend: "python" {tensors} {rest}', file="model.py")
+    finding = only(check_repository(tmp_path))
+    assert (finding.severity, finding.code) == (Severity.WARNING, code)
+
+
+def test_a_backend_of_another_image_is_a_warning_that_names_it(tmp_path: Path) -> None:
+    install(tmp_path, "m", b"", 'backend: "tensorrt"', file="model.plan")
+    finding = only(check_repository(tmp_path))
+    assert (finding.severity, finding.code) == (Severity.WARNING, "backend-absent")
+    assert "nvcr.io/nvidia/tritonserver" in finding.mend
+    assert check_repository(tmp_path, backends=["tensorrt"]) == []
+
+
+def test_gpus_are_those_of_the_server(tmp_path: Path) -> None:
+    group = "instance_group { kind: KIND_GPU gpus: [ 0, 2 ] }"
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f"{NATIVE} {group}")
+    assert "there is no GPU" in only(check_repository(tmp_path)).message
+    assert "GPU 2 is not there: devices are 0 to 1" in only(check_repository(tmp_path, num_gpus=2)).message
+    assert check_repository(tmp_path, num_gpus=3) == []
+
+
+def test_an_input_with_a_default_in_the_graph_may_be_left_out(tmp_path: Path) -> None:
+    scale = helper.make_tensor("scale", 1, [1], [2.0])
+    nodes = [helper.make_node("Mul", ["X", "scale"], ["Y"])]
+    model = graph(nodes, [("X", "FP32", ["n"]), ("scale", "FP32", [1])], [("Y", "FP32", ["n"])], [scale])
+    x, y = ('{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }', '{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }')
+    optional = 'input { name: "scale" data_type: TYPE_FP32 dims: [ 1 ] optional: true }'
+    install(tmp_path, "m", model, f"{NATIVE} input {x} {optional} output {y} instance_group {{ count: 1 }}")
+    install(tmp_path, "n", model, f"{NATIVE} input {x} output {y} instance_group {{ count: 1 }}")
+    assert check_repository(tmp_path) == []
+
+
+def test_large_weights_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = numpy_helper.from_array(numpy_helper.to_array(helper.make_tensor("W", 1, [1], [1.0])), "W")
+    weights.ClearField("raw_data")
+    weights.data_location = 1
+    entry = weights.external_data.add()
+    entry.key, entry.value = "location", "weights.bin"
+    model = graph(
+        [helper.make_node("Add", ["X", "W"], ["Y"])], [("X", "FP32", ["b", 1])], [("Y", "FP32", ["b", 1])], [weights]
+    )
+    folder = install(tmp_path, "m", model, f"{NATIVE} instance_group {{ count: 1 }}")
+    (folder / "1" / "weights.bin").touch()  # too short to be read
+    assert check_repository(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckError, match=r"There is no folder .*nowhere"):
+        check_repository(tmp_path / "nowhere")
+
+
+def test_the_parameters_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "python_backend" / "onnxruntime"))
+    settings = importlib.import_module("pilot_onnxruntime.settings")
+    assert set(ONNXRUNTIME_PARAMETERS) == set(settings.KNOWN_PARAMETERS)
