@@ -17,9 +17,9 @@ import torch
 from pilot_export.spec import CLASSIFIER, Batch, ExportSpec, Task
 
 NUM_SPIRALS = 3
-NUM_TRAINING = 3000
+NUM_TRAINING = 600
 NUM_JUDGED = 2000
-NUM_STEPS = 400
+NUM_STEPS = 300
 
 
 def points(count: int, seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -22,7 +22,7 @@ from pilot_export.measures import Quality
 from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, RECIPES, Recipe, file_name
 from pilot_export.report import ExportReport, VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
-from pilot_export.speed import Speed, measure_speeds
+from pilot_export.speed import WINDOW_S, Speed, measure_speeds
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
 from pilot_export.verify import compare, onnx_runner, run_reference, torch_runner
@@ -41,6 +41,7 @@ def export_model(
     force: Sequence[str] = (),
     dry_run: bool = False,
     recipes: Mapping[str, Recipe] = RECIPES,
+    window_s: float = WINDOW_S,
     say: Say = silent,
 ) -> ExportReport:
     """Make, judge and install the variants of `spec` in `repository`/`spec.name`/1.
@@ -52,6 +53,7 @@ def export_model(
         build_dir: receives the files, logs and the report; made if it is not there.
         precisions: names in `recipes`; None for all.
         dry_run: judge everything, install nothing.
+        window_s: length of each of the windows in which speed is measured.
 
     Raises:
         ExportError: a step failed, or fp32 itself is not equal to the original. The repository is as it was.
@@ -61,7 +63,7 @@ def export_model(
     try:
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
-        variants = _decide(_make_and_judge(spec, chosen, build_dir, steps), force, dry_run)
+        variants = _decide(_make_and_judge(spec, chosen, build_dir, steps, window_s), force, dry_run)
         model_dir = None if dry_run else repository / spec.name
         if model_dir is not None:
             with steps.run("install", f"Installing {_listing(variants)} in {model_dir}"):
@@ -93,7 +95,7 @@ def _choose(recipes: Mapping[str, Recipe], precisions: Sequence[str] | None, for
 
 
 def _make_and_judge(
-    spec: ExportSpec, chosen: Sequence[Recipe], build_dir: Path, steps: Steps
+    spec: ExportSpec, chosen: Sequence[Recipe], build_dir: Path, steps: Steps, window_s: float
 ) -> tuple[VariantReport, ...]:
     with steps.run("load", f"Loading {spec.name}"):
         module = _load(spec)
@@ -112,7 +114,7 @@ def _make_and_judge(
             not_made[precision] = str(error)
             del paths[precision]
     with steps.run("speed", "Measuring the variants side by side"):
-        speeds = measure_speeds(spec, paths)
+        speeds = measure_speeds(spec, paths, window_s)
     origin = manifests.origin(spec, module)
     reports = []
     for recipe in chosen:

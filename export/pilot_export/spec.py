@@ -6,6 +6,7 @@ read: the module itself is loaded later, by `load_module`.
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,8 +133,8 @@ def check_spec(spec: ExportSpec) -> None:
     Raises:
         SpecError: names the field and what it must be.
     """
-    if not spec.name or spec.name.startswith(".") or "/" in spec.name:
-        raise SpecError(f"name {spec.name!r} cannot be a folder's name in the repository")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", spec.name):
+        raise SpecError(f"name {spec.name!r}: a model's folder has letters, digits, _ - and . only")
     if not spec.outputs or set(spec.outputs) & set(spec.example):
         raise SpecError(f"outputs {spec.outputs} must name every output, and differently from the inputs")
     if spec.max_batch_size < 1:

@@ -29,7 +29,7 @@ class Speed:
     num_threads: int
 
 
-def measure_speeds(spec: ExportSpec, paths: Mapping[str, Path]) -> dict[str, Speed]:
+def measure_speeds(spec: ExportSpec, paths: Mapping[str, Path], window_s: float = WINDOW_S) -> dict[str, Speed]:
     """Rows per second of each variant at each batch size, on the spec's samples. `paths` must hold fp32."""
     num_threads = usable_cpus()
     sessions = {precision: open_session(path, num_threads) for precision, path in paths.items()}
@@ -39,7 +39,7 @@ def measure_speeds(spec: ExportSpec, paths: Mapping[str, Path]) -> dict[str, Spe
     for size in sizes:
         feed = tile_rows(spec.samples, size)
         for round_index in range(-1, ROUNDS):
-            measured = {name: _rows_per_s(session, feed, size) for name, session in sessions.items()}
+            measured = {name: _rows_per_s(session, feed, size, window_s) for name, session in sessions.items()}
             if round_index < 0:  # warms caches, threads and the memory arena
                 continue
             for name, rate in measured.items():
@@ -55,9 +55,9 @@ def measure_speeds(spec: ExportSpec, paths: Mapping[str, Path]) -> dict[str, Spe
     }
 
 
-def _rows_per_s(session: Any, feed: Mapping[str, Any], size: int) -> float:
+def _rows_per_s(session: Any, feed: Mapping[str, Any], size: int, window_s: float) -> float:
     done, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < WINDOW_S:
+    while (elapsed := time.perf_counter() - start) < window_s:
         session.run(None, feed)
         done += size
     return done / elapsed

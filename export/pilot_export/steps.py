@@ -101,6 +101,8 @@ def _output_to(log: TextIO) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(switch), contextlib.redirect_stderr(switch), warnings.catch_warnings():
             warnings.simplefilter("default")
+            # Who records warnings around us (a test runner) would get them instead of the log.
+            warnings.showwarning = lambda *args: switch.write(warnings.formatwarning(*args[:4]))
             yield
     finally:
         switch.log = None

@@ -1,5 +1,6 @@
 """PyTorch module -> fp32 ONNX graph, with the batch and the other free axes really free."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pilot_export.spec import ExportSpec
 # Read by ONNX Runtime 1.17 and later, which every Triton release since 24.03 carries.
 OPSET = 20
 MAX_GRAPH_BYTES = 2**31 - 1
+_FIXED_AXIS = re.compile(r"static shape of (\d+) for dimension inputs\['(\w+)'\]\.shape\[(\d+)\]")
 
 
 def trace_to_onnx(spec: ExportSpec, module: Any, path: Path) -> None:
@@ -90,6 +92,12 @@ def _why(error: Exception) -> str:
         causes.append(cause)
     name, line = type(causes[-1]).__name__, _first_line(causes[-1])
     text = " ".join(f"{type(item).__name__} {item}" for item in causes)
+    if fixed := _FIXED_AXIS.search(text):
+        size, tensor, axis = fixed.groups()
+        return (
+            f"the module works only with {size} on axis {axis} of {tensor}, which must be free: "
+            "make sizes of x.shape[i], and no tensor of a fixed size beside it"
+        )
     if "GuardOnDataDependent" in text or "data-dependent" in text or "PendingUnbacked" in text:
         return f"forward decides by a tensor's values, which a graph cannot ({line}); use torch.where or torch.cond"
     if "No decompositions registered" in text or "No ONNX function found" in text or "UnsupportedOperator" in text:

@@ -95,8 +95,15 @@ def run_reference(spec: ExportSpec, run: Run) -> Reference:
     edge_cases = {name: run(batch) for name, batch in spec.edge_cases.items()}
     if spec.task is None:
         return Reference(evaluation, edge_cases, None, None)
-    is_right = spec.task.fit(run_all(run, spec.task.fit_batches))
-    right, num_rows = is_right(evaluation), _num_rows(spec.evaluation)
+    num_rows, fit_outputs = _num_rows(spec.evaluation), run_all(run, spec.task.fit_batches)
+    try:
+        is_right = spec.task.fit(fit_outputs)
+        right = np.asarray(is_right(evaluation))
+    except Exception as error:
+        raise VerifyError(
+            f"task {spec.task.name!r} fails on the original's outputs: {type(error).__name__}: {error}; "
+            f"do the labels match the data ({num_rows} rows)?"
+        ) from error
     if right.dtype != np.bool_ or right.shape != (num_rows,):
         raise VerifyError(
             f"task {spec.task.name!r} must give one bool for each of the {num_rows} evaluation rows, "

@@ -1,0 +1,53 @@
+"""A first config.pbtxt comes from the graph; a person's own is compared with it and never rewritten."""
+
+from pathlib import Path
+
+import pytest
+from onnx import helper, save
+
+from pilot_client.model_config import parse
+from pilot_export.config_file import Signature, check_config, first_config, graph_signature
+from pilot_export.errors import InstallError
+from pilot_testing.onnx_models import graph
+
+FILES = {"model.fp32.onnx", "model.int8.onnx"}
+
+
+@pytest.fixture
+def signature(tmp_path: Path) -> Signature:
+    nodes = [helper.make_node("Cast", ["ids"], ["y"], to=1)]
+    save(graph(nodes, [("ids", "INT64", ["n", "s"])], [("y", "FP32", ["n", "s"])]), str(tmp_path / "model.onnx"))
+    return graph_signature(tmp_path / "model.onnx")
+
+
+def test_the_first_config_names_the_tensors_without_the_batch(signature: Signature) -> None:
+    config = parse(first_config("m", 8, signature))
+    assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 8)
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.input] == [("ids", 9, [-1])]
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.output] == [("y", 11, [-1])]
+    assert config.default_model_filename == "model.fp32.onnx"
+
+
+def test_a_tuned_config_is_accepted(tmp_path: Path, signature: Signature) -> None:
+    text = first_config("m", 8, signature).replace("max_batch_size: 8", "max_batch_size: 4  # tuned")
+    (tmp_path / "config.pbtxt").write_text(text + 'parameters { key: "intra_op_thread_count" value {} }\n')
+    check_config(tmp_path, 8, signature, FILES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("TYPE_INT64", "TYPE_INT32", r"input is ids TYPE_INT32 \[-1\], the model has ids TYPE_INT64 \[-1\]"),
+        ('name: "y"', 'name: "z"', r"output is z TYPE_FP32 \[-1\], the model has y TYPE_FP32"),
+        ("dims: -1", "dims: 16", r"input is ids TYPE_INT64 \[16\]"),
+        ("max_batch_size: 8", "max_batch_size: 64", "max_batch_size is 64, the spec was verified for 1 to 8"),
+        ("model.fp32.onnx", "model.fp16.onnx", r"default_model_filename is model\.fp16\.onnx, but there will be model"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_named(
+    tmp_path: Path, signature: Signature, old: str, new: str, message: str
+) -> None:
+    (tmp_path / "config.pbtxt").write_text(first_config("m", 8, signature).replace(old, new, 1))
+    with pytest.raises(InstallError, match=message) as caught:
+        check_config(tmp_path, 8, signature, FILES)
+    assert str(tmp_path / "config.pbtxt") in str(caught.value)

@@ -1,0 +1,165 @@
+"""The whole way with small modules: what is installed, what is not, and why."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pilot_client.infer import infer
+from pilot_client.repository import load
+from pilot_export import ExportSpec, export_model, load_spec
+from pilot_export.errors import InstallError, SpecError, VerifyError
+from pilot_export.install import install_files
+from pilot_export.manifest import read_all
+from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe
+from pilot_export.report import ExportReport
+from pilot_server.running import RunningServer
+from pilot_testing.specs import Doubler, doubler_spec
+
+EXAMPLE = Path(__file__).parents[3] / "export" / "examples" / "spirals.py"
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def write_noise(fp32_path: Path, path: Path) -> None:
+    """A variant whose weights are wrong."""
+    import onnx
+
+    model = onnx.load(str(fp32_path))
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(-array, tensor.name))
+    onnx.save(model, str(path))
+
+
+def write_garbage(_fp32_path: Path, path: Path) -> None:
+    path.write_bytes(b"not an ONNX file")
+
+
+def fail(_fp32_path: Path, _path: Path) -> None:
+    raise RuntimeError("no such kernel")
+
+
+BAD_RECIPES = {
+    "fp32": RECIPES["fp32"],
+    "noise": Recipe("noise", ONNXRUNTIME_CPU, "negated weights", write_noise),
+    "garbage": Recipe("garbage", ONNXRUNTIME_CPU, "no ONNX file", write_garbage),
+    "failing": Recipe("failing", ONNXRUNTIME_CPU, "a quantiser that fails", fail),
+    "elsewhere": Recipe("elsewhere", "a GPU", "the same graph, for other hardware", shutil.copyfile),
+}
+
+
+def export(spec: ExportSpec, tmp_path: Path, **kwargs: Any) -> ExportReport:
+    """Into tmp_path / "a repository", with windows too short to measure anything."""
+    return export_model(spec, tmp_path / "a repository", build_dir=tmp_path / "build", window_s=0.01, **kwargs)
+
+
+def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path) -> None:
+    report = export(doubler_spec(), tmp_path, recipes=BAD_RECIPES)
+    status = {variant.precision: variant.status for variant in report.variants}
+    reasons = {variant.precision: "; ".join(variant.reasons) for variant in report.variants}
+    assert status == {
+        "fp32": "installed",
+        "noise": "failed gate",
+        "garbage": "not made",
+        "failing": "not made",
+        "elsewhere": "installed",
+    }
+    assert "mean cosine -" in reasons["noise"]
+    assert "sign may drop" in reasons["noise"]
+    assert "cannot load model.garbage.onnx" in reasons["garbage"]
+    assert "no such kernel" in reasons["failing"]
+    assert report.variants[-1].speed is None
+    assert files(tmp_path / "a repository" / "doubler") == {
+        "config.pbtxt",
+        *(f"1/model.{name}.{kind}" for name in ("fp32", "elsewhere") for kind in ("onnx", "json")),
+    }
+    assert json.loads((tmp_path / "build" / "report.json").read_text())["variants"][1]["status"] == "failed gate"
+    assert all((tmp_path / "build" / name).exists() for name in ("steps.json", "reproduce.sh", "logs/trace.log"))
+
+
+def test_a_forced_variant_says_so_and_goes_with_the_weights_it_came_from(tmp_path: Path) -> None:
+    class Tripler(Doubler):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1.5 * super().forward(x)
+
+    version_dir = tmp_path / "a repository" / "doubler" / "1"
+    both = {"fp32": RECIPES["fp32"], "noise": BAD_RECIPES["noise"]}
+    report = export(doubler_spec(), tmp_path, recipes=both, force=["noise"])
+    assert report.installed == ("fp32", "noise")
+    forced = next(manifest for manifest in read_all(tmp_path / "a repository") if manifest.precision == "noise")
+    assert any("mean cosine" in reason for reason in forced.failed_gate)
+
+    (version_dir / "notes.txt").write_text("a person's own file")
+    export(doubler_spec(Tripler), tmp_path, recipes=both, precisions=[])
+    assert files(version_dir) == {"model.fp32.onnx", "model.fp32.json", "notes.txt"}
+
+
+def test_a_dry_run_installs_nothing(tmp_path: Path) -> None:
+    report = export(doubler_spec(), tmp_path, precisions=["int8"], dry_run=True)
+    assert [variant.status for variant in report.variants] == ["passed", "passed"]
+    assert report.installed == ()
+    assert not (tmp_path / "a repository").exists()
+
+
+def test_a_graph_that_is_not_the_module_stops_the_export(tmp_path: Path) -> None:
+    class Drifting(Doubler):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            # What tracing cannot see: state outside the graph.
+            Drifting.calls += 1
+            return super().forward(x) + 0.01 * Drifting.calls
+
+    with pytest.raises(VerifyError, match="not equal to the original: an output is off by"):
+        export(doubler_spec(Drifting), tmp_path, precisions=[])
+    assert not (tmp_path / "a repository").exists()
+
+
+def test_a_config_that_does_not_fit_leaves_the_repository_as_it_was(tmp_path: Path) -> None:
+    config = tmp_path / "a repository" / "doubler" / "config.pbtxt"
+    config.parent.mkdir(parents=True)
+    config.write_text('backend: "onnxruntime" max_batch_size: 99')
+    with pytest.raises(InstallError, match="max_batch_size is 99"):
+        export(doubler_spec(), tmp_path, precisions=[])
+    assert files(tmp_path / "a repository") == {"doubler/config.pbtxt"}
+
+
+def test_an_unknown_precision_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no recipe for precision 'int3'; there are fp32, int8"):
+        export(doubler_spec(), tmp_path, precisions=["int3"])
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.triton
+def test_the_example_is_exported_served_and_answers_as_pytorch(
+    tmp_path: Path, start_server: Callable[..., RunningServer]
+) -> None:
+    spec = load_spec(str(EXAMPLE))
+    module = spec.load_module().eval()
+    report = export(replace(spec, load_module=lambda: module), tmp_path, precisions=[])
+    quality = report.variants[0].quality
+    assert quality is not None
+    assert quality.task is not None
+    assert quality.task.original > 0.95
+    server = start_server(tmp_path / "a repository")
+    data = spec.samples["point"][:64]
+    with torch.inference_mode():
+        expected = module(torch.from_numpy(data)).numpy()
+    assert np.allclose(infer(server.grpc_url, "spirals", {"point": data})["logits"], expected, atol=1e-4)
+    assert np.allclose(
+        infer(server.http_url, "spirals", {"point": data}, protocol="http")["logits"], expected, atol=1e-4
+    )
+    # Over the running model: the server goes on, and the next load takes the new file.
+    assert report.model_dir is not None
+    install_files(report.model_dir, {"1/model.fp32.onnx": tmp_path / "build" / "model.fp32.onnx"})
+    load(server.grpc_url, "spirals")
+    assert np.allclose(infer(server.grpc_url, "spirals", {"point": data})["logits"], expected, atol=1e-4)
