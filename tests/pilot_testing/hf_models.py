@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from pilot_llm.config import EngineConfig
+from pilot_llm.config import EngineConfig, InflightConfig
 from pilot_llm.runner import Runner, load_runner
 
 VOCAB_SIZE = 128
@@ -80,9 +80,10 @@ def make_model(family: str, folder: Path, *, seed: int = 0, shard_bytes: int | N
     return model
 
 
-def load(folder: Path, **settings: Any) -> Runner:
+def load(folder: Path, *, intra_op_threads: int | None = None, **settings: Any) -> Runner:
     """Our runner on the CPU."""
-    return load_runner(EngineConfig(model=folder, tokenizer=folder, device="cpu", **settings))
+    inflight = InflightConfig(intra_op_threads=intra_op_threads)
+    return load_runner(EngineConfig(model=folder, tokenizer=folder, device="cpu", inflight=inflight, **settings))
 
 
 @torch.inference_mode()

@@ -1,0 +1,63 @@
+"""How many KV blocks: by order, by bytes, by free memory, never more than can be used, never none."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilot_llm.config import EngineConfig
+from pilot_llm.errors import ConfigError
+from pilot_llm.kv_size import CPU_CEILING_BYTES, block_bytes, decide_num_blocks
+from pilot_llm.models.decoder_config import parse_decoder_config
+
+PLACE = Path("/nowhere")
+
+
+def decide(*, free_bytes: int = 10**9, is_cpu: bool = True, bytes_per_block: int = 1000, **settings: Any) -> int:
+    config = EngineConfig(model=PLACE, tokenizer=PLACE, block_size=16, **settings)
+    return decide_num_blocks(
+        config, bytes_per_block=bytes_per_block, max_model_len=1600, free_bytes=free_bytes, is_cpu=is_cpu
+    )
+
+
+def test_block_holds_keys_and_values_of_all_layers() -> None:
+    decoder = parse_decoder_config(
+        {
+            "model_type": "llama",
+            "vocab_size": 9,
+            "hidden_size": 64,
+            "intermediate_size": 9,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 99,
+        }
+    )
+    assert block_bytes(decoder, block_size=16, element_bytes=4) == 2 * 5 * 16 * 2 * 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"num_gpu_blocks_override": 7, "kv_cache_memory_bytes": 10**9}, 7),
+        ({"kv_cache_memory_bytes": 12_999}, 12),
+        ({"gpu_memory_utilization": 0.5, "free_bytes": 100_000}, 50),
+        ({"free_bytes": 10**9, "max_num_seqs": 3}, 300),  # three sequences of 1600 tokens are 300 blocks
+        ({"free_bytes": 10**13, "bytes_per_block": 10**8, "is_cpu": True}, CPU_CEILING_BYTES // 10**8),
+        ({"free_bytes": 10**13, "bytes_per_block": 10**8, "is_cpu": False, "max_num_seqs": 4}, 400),
+    ],
+)
+def test_number_of_blocks(settings: dict[str, Any], expected: int) -> None:
+    assert decide(**settings) == expected
+
+
+def test_no_block_is_refused_with_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"one of 16 tokens takes 1,000 bytes, and 90% of 0.00 GB free memory"):
+        decide(free_bytes=900)
+
+
+def test_pool_smaller_than_one_long_sequence_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        decide(num_gpu_blocks_override=99)
+    assert "holds 1584 tokens, less than one sequence of max_model_len 1600" in caplog.text

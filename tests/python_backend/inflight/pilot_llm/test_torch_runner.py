@@ -1,0 +1,93 @@
+"""The runner's own rules: limits of a batch, settings that cannot be, and that one bad sequence stays alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pilot_llm.batch import Batch, SequenceStep, build_batch
+from pilot_llm.errors import ConfigError
+from pilot_llm.runner import Runner
+from pilot_testing.hf_models import VOCAB_SIZE, load, make_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    make_model("llama 2", path)
+    return path
+
+
+@pytest.fixture
+def runner(folder: Path) -> Runner:
+    return load(folder, block_size=4, num_gpu_blocks_override=16)
+
+
+def test_runner_says_what_it_has(folder: Path) -> None:
+    runner = load(folder, block_size=4, num_gpu_blocks_override=16, max_model_len=100)
+    assert (runner.num_blocks, runner.block_size, runner.vocab_size, runner.max_model_len) == (16, 4, VOCAB_SIZE, 100)
+
+
+def test_step_without_sampled_rows_gives_no_logits(runner: Runner) -> None:
+    logits = runner.forward(build_batch([SequenceStep([1, 2, 3], 0, [0])], 4))
+    assert logits.shape == (0, VOCAB_SIZE)
+
+
+def test_logits_come_in_the_order_of_the_sampled_rows(runner: Runner) -> None:
+    every = runner.forward(build_batch([SequenceStep([5, 6, 7], 0, [0], [0, 1, 2]), SequenceStep([8], 0, [1], [0])], 4))
+    some = runner.forward(build_batch([SequenceStep([5, 6, 7], 0, [0], [1]), SequenceStep([8], 0, [1], [0])], 4))
+    assert every.dtype == torch.float32
+    torch.testing.assert_close(some, every[[1, 3]])
+
+
+def test_every_row_of_the_vocabulary_can_be_fed(runner: Runner) -> None:
+    logits = runner.forward(build_batch([SequenceStep([0, VOCAB_SIZE - 1], 0, [3], [1])], 4))
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("token_ids", VOCAB_SIZE, f"token id {VOCAB_SIZE} .. {VOCAB_SIZE} is outside 0 .. {VOCAB_SIZE - 1}"),
+        ("token_ids", -1, "token id -1"),
+        ("positions", 256, "position 256"),
+        ("slots", 64, "slot 64"),
+        ("sampled_rows", 1, "sampled row 1"),
+    ],
+)
+def test_index_out_of_range_is_refused_before_anything_is_written(
+    runner: Runner, field: str, value: int, message: str
+) -> None:
+    good = build_batch([SequenceStep([5], 0, [0], [0])], 4)
+    before = runner.forward(good)
+    arrays: dict[str, Any] = {**vars(good), field: np.array([value])}
+    with pytest.raises(ValueError, match=message):
+        runner.forward(Batch(**arrays))
+    assert torch.equal(runner.forward(good), before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 257}, "max_model_len is 257, the model was made for 256 positions"),
+        ({"quantization": "int8"}, "int8 needs the compiled CPU kernels"),
+        ({"kv_cache_dtype": "int8"}, "int8 needs the compiled CPU kernels"),
+        ({"kv_cache_memory_bytes": 100, "num_gpu_blocks_override": None}, "no KV block fits: one of 16 tokens takes"),
+    ],
+)
+def test_setting_that_cannot_be_is_refused_at_load(folder: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(folder, **{"num_gpu_blocks_override": 4, **settings})
+
+
+@pytest.mark.parametrize(
+    ("device", "message"), [("tpu", "is none that torch knows|not supported"), ("cuda:99", "cuda:99")]
+)
+def test_device_that_is_not_there_is_refused(folder: Path, device: str, message: str) -> None:
+    from pilot_llm.config import EngineConfig
+    from pilot_llm.runner import load_runner
+
+    with pytest.raises(ConfigError, match=message):
+        load_runner(EngineConfig(model=folder, tokenizer=folder, device=device))
