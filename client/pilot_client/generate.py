@@ -89,15 +89,20 @@ def _pieces(
         request = dialect.request(model, prompt, params, is_stream=is_stream)
         # Not tritonclient's own stream: it leaves a blocked thread behind for every cancelled request.
         call = stub.ModelStreamInfer(iter([request]), timeout=timeout_s)
+        error: ClientError | InferenceServerException | None = None
         try:
+            # Read to the end, beyond the last piece and beyond an error: to cancel a stream while the server is ending
+            # it makes 2.51 keep the request for good, and with it a model that can never be unloaded.
             for response in call:
                 if response.error_message:
-                    raise _model_error(response.error_message)
+                    error = error or _model_error(response.error_message)
                 # A response without tensors only tells that the end has come.
-                if response.infer_response.outputs:
+                elif error is None and response.infer_response.outputs:
                     yield dialect.piece(InferResult(response.infer_response), params)
         finally:
             call.cancel()
+        if error is not None:
+            raise error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
+from pilot_client.repository import unload
 from pilot_server.running import RunningServer
 from pilot_testing.llm_clients import model_metrics, wait_for
 
@@ -69,6 +70,8 @@ def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, s
     if "num_gpu_blocks_override" in settings:
         assert model_metrics(server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
     assert generate(url, "tiny", prompt(0), params(0)).text == oracles[(prompt(0), tuple(params(0).items()))]
+    # The server keeps nothing of those who left: it could not unload the model else.
+    unload(url, "tiny", timeout_s=30)
 
 
 def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(start_tiny: Any) -> None:
