@@ -30,7 +30,7 @@ def command(repository: Path | None, as_json: bool) -> None:
     for manifest in found:
         task, speed = manifest.quality["task"], manifest.speed
         facts = [
-            f"{manifest.file_bytes / 1e6:.0f} MB",
+            f"{manifest.file_bytes / 1e6:.1f} MB",
             f"cosine {manifest.quality['mean_cosine']:.4f}",
             *([f"{100 * task['variant']:.1f}% {task['name']}"] if task else []),
             "speed unjudged" if speed is None else f"{speed['speedup']:.2f} x fp32",

@@ -93,7 +93,7 @@ def _variant_row(variant: "VariantReport") -> str:
     return _row(
         variant.precision,
         variant.status,
-        "-" if manifest is None else f"{manifest.file_bytes / 1e6:.0f} MB",
+        "-" if manifest is None else f"{manifest.file_bytes / 1e6:.1f} MB",
         "-" if quality is None else f"{quality.mean_cosine:.4f}",
         "-"
         if task is None

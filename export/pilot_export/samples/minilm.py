@@ -41,11 +41,11 @@ SAMPLE_TOKENS = 16
 NUM_SAMPLES = 256
 
 
-def spec(say: Say = silent) -> ExportSpec:
+def spec(say: Say = silent, num_fit_rows: int = NUM_FIT_ROWS, num_judged_rows: int = NUM_JUDGED_ROWS) -> ExportSpec:
     """The encoder, judged by the sentiment that a linear probe reads from its embeddings."""
     clear = [sentence for sentence in rated_sentences(say) if abs(sentence.rating) >= MIN_RATING]
-    chosen = _pick_short(clear, MAX_JUDGED_TOKENS, NUM_FIT_ROWS + NUM_JUDGED_ROWS)
-    fit_rows, judged = chosen[:NUM_FIT_ROWS], chosen[NUM_FIT_ROWS:]
+    chosen = _pick_short(clear, MAX_JUDGED_TOKENS, num_fit_rows + num_judged_rows)
+    fit_rows, judged = chosen[:num_fit_rows], chosen[num_fit_rows:]
     fit_batches, fit_order = _batches([sentence.text for sentence in fit_rows])
     evaluation, order = _batches([sentence.text for sentence in judged])
     is_positive = np.array([sentence.rating > 0 for sentence in judged])[order]

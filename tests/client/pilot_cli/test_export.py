@@ -1,0 +1,74 @@
+"""`tritonpilot export`: what it prints, where it installs, how it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pilot_base.errors import PilotError
+from pilot_cli.main import cli
+
+SPEC = """\
+from pilot_testing.specs import doubler_spec
+
+def spec():
+    return doubler_spec()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, in which build/ is made."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_spec.py").write_text(SPEC)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["export", *arguments])
+
+
+def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> None:
+    result = run("model", "my_spec.py", "--precision", "fp32")
+    assert result.exit_code == 0, result.output
+    table = result.stdout.splitlines()
+    assert table[1].split()[:2] == ["fp32", "installed"]
+    installed = folder / "build" / "model_repository"
+    assert (installed / "doubler" / "1" / "model.fp32.onnx").is_file()
+    assert (installed / "minilm" / "config.pbtxt").is_file()
+    assert run("list").output.startswith("doubler fp32: ")
+    (listed,) = json.loads(run("list", "--json").output)
+    assert (listed["model"], listed["spec"], listed["failed_gate"]) == ("doubler", "my_spec.py", [])
+
+
+def test_a_dry_run_makes_no_repository(folder: Path) -> None:
+    result = run("model", "my_spec.py", "--precision", "fp32", "--dry-run", "--json", "--build-dir", "elsewhere")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["variants"][0]["status"] == "passed"
+    assert not (folder / "build").exists()
+    assert (folder / "elsewhere" / "model.fp32.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model", "nosuch"], "spec: 'nosuch' is neither a sample (minilm)"),
+        (["model", "my_spec.py:other"], "has no function 'other'"),
+        (["model", "my_spec.py", "--precision", "int3"], "no recipe for precision 'int3'"),
+        (["list", "nowhere"], "no model repository at nowhere"),
+    ],
+)
+def test_failures_are_one_line(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, PilotError)
+    assert message in str(result.exception)
+
+
+def test_nothing_exported_yet_says_how_to_begin() -> None:
+    assert run("list").output.endswith("begin with: tritonpilot export model minilm\n")
+
+
+def test_help_of_each_subcommand_is_there() -> None:
+    assert all(f"  {name} " in run("--help").output for name in ("model", "llm", "list"))
+    assert "--dry-run" in run("model", "--help").output

@@ -1,0 +1,73 @@
+"""`tritonpilot infer` against the real server."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from pilot_base.errors import PilotError
+from pilot_cli.main import cli
+from pilot_server.embedded import start_embedded
+from pilot_server.running import RunningServer
+from pilot_testing.onnx_models import identity, install
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    repository = tmp_path_factory.mktemp("repository")
+    config = 'backend: "onnxruntime" max_batch_size: 4 instance_group { kind: KIND_CPU }'
+    install(repository, "numbers", identity("FP32", ["n", 2]), config)
+    install(repository, "words", identity("STRING", ["n", 1]), config)
+    running = start_embedded(repository)
+    yield running
+    running.stop(drain_s=0.0)
+
+
+@pytest.fixture(params=["grpc", "http"])
+def infer(server: RunningServer, request: pytest.FixtureRequest) -> Callable[..., Result]:
+    url = server.grpc_url if request.param == "grpc" else server.http_url
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["infer", *arguments, "--url", url, "--protocol", request.param])
+
+    return run
+
+
+def test_outputs_are_printed_with_name_type_and_shape(infer: Callable[..., Result]) -> None:
+    assert infer("numbers", "--input", "X=[[1, 2.5]]").output == "Y  float32[1, 2]  1, 2.5\n"
+    assert infer("words", "--input", 'X=[["ü"], ["b"]]').output == "Y  object[2, 1]  'ü', 'b'\n"
+
+
+def test_json_holds_every_value(infer: Callable[..., Result], tmp_path: Path) -> None:
+    np.savez(tmp_path / "batch.npz", X=np.arange(8.0).reshape(4, 2))
+    result = infer("numbers", "--input", f"@{tmp_path / 'batch.npz'}", "--json")
+    assert json.loads(result.output) == {
+        "Y": {"datatype": "float32", "shape": [4, 2], "data": np.arange(8.0).reshape(4, 2).tolist()}
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["numbers", "--input", "Z=[[1, 2]]"], r"no input 'Z'. numbers takes X FP32 [-1, 2]"),
+        (["numbers", "--input", "X=[[1, 2, 3]]"], "Expected [-1,2], got [1,3]. numbers takes X FP32 [-1, 2]"),
+        (["numbers"], "no inputs given. numbers takes X FP32 [-1, 2]"),
+        (["nosuch", "--input", "X=1"], "unknown model: 'nosuch'"),
+    ],
+)
+def test_a_wrong_request_is_one_line(infer: Callable[..., Result], arguments: list[str], message: str) -> None:
+    result = infer(*arguments)
+    assert isinstance(result.exception, PilotError)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_text_is_for_the_sample_alone(infer: Callable[..., Result]) -> None:
+    result = infer("numbers", "some words")
+    assert result.exit_code == 2
+    assert "TEXT is for the sample minilm" in result.output
