@@ -26,4 +26,5 @@ class Finding:
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.severity}: {self.message} ({self.mend}) [{self.code}]"
+        rule = f"{self.code}: {self.field}" if self.field else self.code
+        return f"{place}: {self.severity}: {self.message} ({self.mend}) [{rule}]"

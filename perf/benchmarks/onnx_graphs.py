@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,7 +24,7 @@ class _Graph:
     def random(self, *shape: int) -> str:
         return self.constant(self._random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[0]))
 
-    def constant(self, values: np.ndarray) -> str:  # type: ignore[type-arg]
+    def constant(self, values: npt.ArrayLike) -> str:
         name = f"weight_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(values), name))
         return name

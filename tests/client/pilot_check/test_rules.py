@@ -24,7 +24,7 @@ def test_a_finding_reads_as_a_compiler_s_message(tmp_path: Path) -> None:
     install(tmp_path, "m", identity("FP32", ["b", 1]), f'{NATIVE}\nname: "n"\ninstance_group {{ count: 1 }}')
     assert str(only(check_repository(tmp_path))) == (
         "m/config.pbtxt:2: error: name is 'n', but the folder is 'm' (rename one of them, or leave `name` out) "
-        "[name-folder]"
+        "[name-folder: name]"
     )
 
 

@@ -34,3 +34,11 @@ def start_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTiny]:
 def tiny_server(start_tiny: StartTiny) -> RunningServer:
     """Contract A, default settings."""
     return start_tiny()
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """The version folder of SmolLM2, as `tritonpilot export llm smollm2` makes it; kept in the cache."""
+    from pilot_testing import smollm2
+
+    return smollm2.model_folder()

@@ -171,10 +171,10 @@ def test_penalties_follow_vllms_formula(seed: int) -> None:
         expected[token] -= 0.2 * count + 0.4
     # Take the best away one by one: the whole order must agree.
     order = []
-    while len(order) < 10:
+    while len(order) < VOCAB_SIZE:
         allowed = tuple(token for token in range(VOCAB_SIZE) if token not in order)
         order.append(one(logits, row(prompt, output, allowed_token_ids=allowed, **params)).token_id)
-    assert order == np.argsort(-expected)[:10].tolist()
+    assert order == np.argsort(-expected).tolist()
 
 
 def test_presence_and_frequency_do_not_count_the_prompt() -> None:
@@ -188,6 +188,11 @@ def test_bias_lifts_a_token_over_the_best() -> None:
     logits = random_logits()
     assert one(logits, row(logit_bias={13: 100.0})).token_id == 13
     assert one(logits, row(logit_bias={int(logits.argmax()): -100.0})).token_id != logits.argmax()
+
+
+def test_lowest_number_does_not_draw_a_token_without_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilot_llm.sampler.uniform", lambda seed, sequence_index, position: 0.0)
+    assert one(np.zeros(VOCAB_SIZE), row(temperature=1.0, allowed_token_ids=(3, 8))).token_id == 3
 
 
 def test_only_allowed_tokens_are_drawn() -> None:

@@ -105,6 +105,19 @@ def test_sequence_with_nan_leaves_its_neighbours_alone() -> None:
     np.testing.assert_allclose(ours[1], expected[1], atol=2e-6)
 
 
+def test_padding_of_a_short_sequence_reads_nobodys_block() -> None:
+    random = np.random.default_rng(0)
+    attention = make_attention(block_size=4, num_blocks=8)
+    long, short = Oracle([1, 2, 3], None), Oracle([4, 5], None)
+    run(attention, 4, [(long, 11), (short, 7)], random)
+    poison = torch.full((4, KV_HEADS, HEAD_DIM), torch.nan)
+    for block in (0, 6, 7):
+        attention.begin_step(build_batch([SequenceStep([0] * 4, 0, [block])], 4))
+        attention.attend(0, torch.zeros(4, HEADS, HEAD_DIM), poison, poison)
+    ours, expected = run(attention, 4, [(short, 1), (long, 1)], random)
+    np.testing.assert_allclose(ours, expected, atol=2e-6)
+
+
 def test_prefix_written_in_this_very_step_can_be_read_by_another_sequence() -> None:
     """Two prompts that share their first block arrive together: the second computes its own tail only."""
     random = np.random.default_rng(0)

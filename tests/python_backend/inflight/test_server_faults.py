@@ -1,0 +1,97 @@
+"""Faults planted in the engine of a real server: its clients get an answer, and readiness tells the truth.
+
+The tests share a server and run in this order: each leaves the model loaded and well.
+"""
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from pilot_client.errors import ModelNotReadyError, RequestTimeoutError
+from pilot_client.generate import generate, stream
+from pilot_client.repository import load, unload
+from pilot_server.running import RunningServer
+from pilot_testing.faulty_llm import FaultyModel
+from pilot_testing.llm_clients import get_status, model_metrics, wait_for
+
+pytestmark = pytest.mark.triton
+
+GREEDY = {"max_tokens": 12, "temperature": 0}
+
+
+def is_ready(server: RunningServer) -> bool:
+    return get_status(server.http_url, "/v2/models/tiny/ready") == 200
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> FaultyModel:
+    return FaultyModel(
+        tmp_path_factory.mktemp("repository"),
+        inflight={"max_failed_steps": 2, "step_timeout_s": 2.0, "drain_s": 1.0},
+        max_model_len=4096,
+        kv_cache_memory_bytes=32 << 20,
+    )
+
+
+@pytest.fixture(scope="module")
+def server(faulty: FaultyModel) -> Any:
+    from pilot_server.embedded import start_embedded
+
+    server = start_embedded(faulty.repository, log_file=faulty.repository / "server.log")
+    yield server
+    server.stop(drain_s=0.0)
+
+
+@pytest.mark.parametrize(("kind", "message"), [("raise", "planted fault"), ("hang", "more than 2 s")])
+def test_a_dead_engine_ends_all_requests_and_the_model_is_not_ready(
+    server: RunningServer, faulty: FaultyModel, kind: str, message: str
+) -> None:
+    long = {"max_tokens": 4000, "temperature": 0, "ignore_eos": True}
+    running = [stream(server.grpc_url, "tiny", "Once", long, timeout_s=60) for _ in range(3)]
+    for pieces in running:
+        next(pieces)
+    assert is_ready(server)
+    faulty.break_down(kind)
+    try:
+        for pieces in running:
+            with pytest.raises(Exception, match=message):
+                list(pieces)
+        # "raise": one step failed and ended its requests; the engine gives up after the second in a row.
+        if kind == "raise":
+            with pytest.raises(Exception, match="planted fault"):
+                generate(server.grpc_url, "tiny", "Once", GREEDY)
+        wait_for(lambda: not is_ready(server), 5, "a dead engine is not ready")
+        with pytest.raises(ModelNotReadyError):
+            generate(server.grpc_url, "tiny", "Once", GREEDY)
+    finally:
+        faulty.mend()
+    wait_for(lambda: not model_metrics(server.metrics_url, "tiny"), 30, "its metrics are gone")
+    load(server.grpc_url, "tiny")
+    assert is_ready(server)
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
+
+
+def test_one_failed_step_costs_its_requests_only(server: RunningServer, faulty: FaultyModel) -> None:
+    faulty.break_down("raise")
+    try:
+        with pytest.raises(Exception, match="planted fault"):
+            generate(server.grpc_url, "tiny", "Once", GREEDY)
+    finally:
+        faulty.mend()
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
+    assert is_ready(server)
+
+
+def test_a_stub_that_exits_does_not_hang_its_client(server: RunningServer, faulty: FaultyModel) -> None:
+    faulty.break_down("exit")
+    try:
+        with pytest.raises((RequestTimeoutError, ModelNotReadyError)):
+            generate(server.grpc_url, "tiny", "Once", GREEDY, timeout_s=3.0)
+    finally:
+        faulty.mend()
+    # What ran when the process died is never given back, so the old model stays "unloading"; a new one takes its place.
+    with contextlib.suppress(RequestTimeoutError):
+        unload(server.grpc_url, "tiny", timeout_s=2.0)
+    load(server.grpc_url, "tiny")
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
