@@ -7,7 +7,7 @@ from pilot_check.model import Model, Surroundings
 from pilot_check.rules.backend import check_backend, check_onnxruntime_settings
 from pilot_check.rules.ensemble import check_ensemble
 from pilot_check.rules.ensemble_models import check_ensemble_models
-from pilot_check.rules.folder import check_files, check_labels, check_name
+from pilot_check.rules.folder import check_files, check_labels, check_name, check_weights
 from pilot_check.rules.instances import check_devices, check_oversubscription
 from pilot_check.rules.onnx_graph import check_graph
 from pilot_check.rules.queue_policy import check_queue_policy
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     check_name,
     check_backend,
     check_files,
+    check_weights,
     check_labels,
     check_tensors,
     check_batching,

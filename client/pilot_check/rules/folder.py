@@ -1,10 +1,12 @@
 """The folder of a model: its name, its versions, and the files that they must hold."""
 
+import json
 from collections.abc import Iterator
 
 from pilot_check.backends import EXPORT_COMMANDS
 from pilot_check.finding import Finding
 from pilot_check.model import Model, Surroundings
+from pilot_client.model_config import CONFIG_FILE
 
 
 def check_name(model: Model, _surroundings: Surroundings) -> Iterator[Finding]:
@@ -48,6 +50,27 @@ def check_files(model: Model, _surroundings: Surroundings) -> Iterator[Finding]:
             )
 
 
+def check_weights(model: Model, _surroundings: Surroundings) -> Iterator[Finding]:
+    """An LLM of the inflight backend: its settings are committed, its weights are not."""
+    if model.backend != "inflight":
+        return
+    for version in model.served_versions:
+        settings = version / (model.file_name or "model.json")
+        file = f"{version.name}/{settings.name}"
+        try:
+            weights = version / json.loads(settings.read_text())["model"]
+        except FileNotFoundError:
+            continue  # check_files
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            message = f'is no JSON object with "model", the folder of the weights: {error!r}'
+            yield model.error("llm-settings", message, 'add "model", "." for the version folder itself', file=file)
+            continue
+        if not any(weights.glob("*.safetensors")):
+            yield _missing(
+                model, "weights-missing", f"no *.safetensors in {weights}", "copy the weights there", "", file
+            )
+
+
 def check_labels(model: Model, _surroundings: Surroundings) -> Iterator[Finding]:
     for index, output in enumerate(model.config.output):
         if output.label_filename and not (model.folder / output.label_filename).is_file():
@@ -59,11 +82,13 @@ def check_labels(model: Model, _surroundings: Surroundings) -> Iterator[Finding]
             )
 
 
-def _missing(model: Model, code: str, message: str, mend: str, field: str) -> Finding:
+def _missing(model: Model, code: str, message: str, mend: str, field: str, file: str = CONFIG_FILE) -> Finding:
     path = (field,) if field and model.source.has(field) else ()
     if model.name in EXPORT_COMMANDS and model.backend in ("onnxruntime", "inflight"):
-        return model.note("not-exported", f"is not exported yet: {message}", EXPORT_COMMANDS[model.name], *path)
-    return model.error(code, message, mend, *path)
+        return model.note(
+            "not-exported", f"is not exported yet: {message}", EXPORT_COMMANDS[model.name], *path, file=file
+        )
+    return model.error(code, message, mend, *path, file=file)
 
 
 def _suffix(file_name: str) -> str:

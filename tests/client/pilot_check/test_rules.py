@@ -47,6 +47,19 @@ def test_a_model_of_ours_that_is_not_exported_is_a_note_with_its_command(tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("settings", "code"),
+    [(b'{"model": "weights"}', "weights-missing"), (b'{"dtype": "auto"}', "llm-settings"), (b"{", "llm-settings")],
+)
+def test_an_llm_needs_settings_that_lead_to_weights(tmp_path: Path, settings: bytes, code: str) -> None:
+    folder = install(tmp_path, "llm", settings, 'backend: "inflight"', file="model.json")
+    finding = only(check_repository(tmp_path))
+    assert (finding.severity, finding.code, finding.file) == (Severity.ERROR, code, "llm/1/model.json")
+    (folder / "1" / "weights").mkdir()
+    (folder / "1" / "weights" / "model.safetensors").touch()
+    assert len(check_repository(tmp_path)) == (0 if code == "weights-missing" else 1)
+
+
+@pytest.mark.parametrize(
     ("config", "num_cpus", "message"),
     [
         ("instance_group { count: 2 kind: KIND_CPU } %2", 2, "2 instances x 2 intra-op threads are more than the 2"),
