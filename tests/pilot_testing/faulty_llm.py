@@ -2,7 +2,7 @@
 
 The command is a file in the model's version folder, so that a test can give it while requests run:
 
-    fault.json    {"kind": "raise" | "hang" | "exit"}     absent: all is well
+    fault.json    {"kind": "raise" | "hang"}     absent: all is well
 """
 
 import json
@@ -13,7 +13,7 @@ from pilot_server import backends_dir
 from pilot_testing.tiny_llm import make_repository
 
 _MODEL_PY = """
-import importlib.util, json, os, sys, time
+import importlib.util, json, sys, time
 from pathlib import Path
 
 BACKEND = Path({backend!r})
@@ -36,8 +36,6 @@ class FaultyRunner:
         if kind == "hang":
             while FAULT.exists():
                 time.sleep(0.05)
-        if kind == "exit":
-            os._exit(1)
         return self._runner.forward(batch)
 
 

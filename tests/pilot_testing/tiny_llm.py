@@ -22,19 +22,19 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_repository(root: Path, model: str = "tiny", **settings: Any) -> Path:
+def make_repository(root: Path, name: str = "tiny", **settings: Any) -> Path:
     """A repository that holds one model; `settings` go into its model.json. Returns the repository."""
-    version_dir = root / model / "1"
+    version_dir = root / name / "1"
     make_model_folder(version_dir)
-    write_model_json(root, model, **settings)
-    (root / model / "config.pbtxt").write_text('backend: "inflight"\n')
+    write_model_json(root, name, **settings)
+    (root / name / "config.pbtxt").write_text('backend: "inflight"\n')
     return root
 
 
-def write_model_json(root: Path, model: str = "tiny", **settings: Any) -> None:
+def write_model_json(root: Path, name: str = "tiny", **settings: Any) -> None:
     """`settings` over a configuration that loads and answers fast."""
     defaults = {"model": ".", "max_model_len": 512, "max_num_seqs": 64, "kv_cache_memory_bytes": 8 << 20}
-    (root / model / "1" / "model.json").write_text(json.dumps({**defaults, **settings}, indent=2))
+    (root / name / "1" / "model.json").write_text(json.dumps({**defaults, **settings}, indent=2))
 
 
 def make_model_folder(folder: Path, seed: int = 0) -> None:

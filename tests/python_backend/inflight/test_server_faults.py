@@ -3,14 +3,13 @@
 The tests share a server and run in this order: each leaves the model loaded and well.
 """
 
-import contextlib
 from typing import Any
 
 import pytest
 
-from pilot_client.errors import ModelNotReadyError, RequestTimeoutError
+from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
-from pilot_client.repository import load, unload
+from pilot_client.repository import load
 from pilot_server.running import RunningServer
 from pilot_testing.faulty_llm import FaultyModel
 from pilot_testing.llm_clients import get_status, model_metrics, wait_for
@@ -81,17 +80,3 @@ def test_one_failed_step_costs_its_requests_only(server: RunningServer, faulty: 
         faulty.mend()
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
     assert is_ready(server)
-
-
-def test_a_stub_that_exits_does_not_hang_its_client(server: RunningServer, faulty: FaultyModel) -> None:
-    faulty.break_down("exit")
-    try:
-        with pytest.raises((RequestTimeoutError, ModelNotReadyError)):
-            generate(server.grpc_url, "tiny", "Once", GREEDY, timeout_s=3.0)
-    finally:
-        faulty.mend()
-    # What ran when the process died is never given back, so the old model stays "unloading"; a new one takes its place.
-    with contextlib.suppress(RequestTimeoutError):
-        unload(server.grpc_url, "tiny", timeout_s=2.0)
-    load(server.grpc_url, "tiny")
-    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
