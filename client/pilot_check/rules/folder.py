@@ -58,7 +58,8 @@ def check_weights(model: Model, _surroundings: Surroundings) -> Iterator[Finding
         settings = version / (model.file_name or "model.json")
         file = f"{version.name}/{settings.name}"
         try:
-            weights = version / json.loads(settings.read_text())["model"]
+            name = json.loads(settings.read_text())["model"]
+            weights = version / name
         except FileNotFoundError:
             continue  # check_files
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -66,9 +67,8 @@ def check_weights(model: Model, _surroundings: Surroundings) -> Iterator[Finding
             yield model.error("llm-settings", message, 'add "model", "." for the version folder itself', file=file)
             continue
         if not any(weights.glob("*.safetensors")):
-            yield _missing(
-                model, "weights-missing", f"no *.safetensors in {weights}", "copy the weights there", "", file
-            )
+            message = f"the folder of its weights, {name!r}, holds no *.safetensors"
+            yield _missing(model, "weights-missing", message, "copy them there", "", file)
 
 
 def check_labels(model: Model, _surroundings: Surroundings) -> Iterator[Finding]:
