@@ -77,6 +77,6 @@ def _groups_of_equal_shape(feeds: Sequence[Feed]) -> list[list[int]]:
     """Indices of the requests that can be concatenated; Triton's batchers nearly always send a single group."""
     groups: dict[tuple[tuple[str, tuple[int, ...]], ...], list[int]] = {}
     for index, feed in enumerate(feeds):
-        key = tuple((name, array.shape[1:]) for name, array in feed.items())
+        key = tuple([(name, array.shape[1:]) for name, array in feed.items()])
         groups.setdefault(key, []).append(index)
     return list(groups.values())
