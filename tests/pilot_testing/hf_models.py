@@ -80,8 +80,8 @@ def make_model(family: str, folder: Path, *, seed: int = 0, shard_bytes: int | N
     return model
 
 
-def load(folder: Path, *, intra_op_threads: int | None = None, **settings: Any) -> Runner:
-    """Our runner on the CPU."""
+def load(folder: Path, *, intra_op_threads: int | None = 1, **settings: Any) -> Runner:
+    """Our runner on the CPU; one thread, since a tiny product is done before a second one wakes up."""
     inflight = InflightConfig(intra_op_threads=intra_op_threads)
     return load_runner(EngineConfig(model=folder, tokenizer=folder, device="cpu", inflight=inflight, **settings))
 
