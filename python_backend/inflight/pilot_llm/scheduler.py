@@ -210,7 +210,7 @@ class Scheduler:
             found = self._find_prefix(sequence)
             num_new = self._num_blocks_wanted(sequence) - len(found)
             num_computed = len(found) * self._block_size
-            if num_new + self._headroom(sequence) > self._pool.num_available_beside(found):
+            if num_new + self._headroom() > self._pool.num_available_beside(found):
                 return
             if not self._enable_chunked_prefill and len(sequence.token_ids) - num_computed > budget:
                 return
@@ -225,7 +225,7 @@ class Scheduler:
 
     def _plan_chunk(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
         start = sequence.num_computed
-        chunk = Chunk(sequence, start, end, samples=end == len(sequence.token_ids))
+        chunk = Chunk(sequence, start, end, end == len(sequence.token_ids))
         group = sequence.group
         if group.params.prompt_logprobs is not None and sequence.index == 0:
             last = len(group.prompt_token_ids) - 1
@@ -260,8 +260,6 @@ class Scheduler:
 
     def _preempt(self, sequence: LiveSequence) -> None:
         self._stop_running(sequence)
-        sequence.num_computed = 0
-        sequence.num_published = 0
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._waiting.push(sequence)
@@ -284,13 +282,9 @@ class Scheduler:
             return blocks_for(sequence.group.max_total_tokens - 1, self._block_size)
         return blocks_for(len(sequence.token_ids), self._block_size)
 
-    def _headroom(self, sequence: LiveSequence) -> int:
-        """Blocks to leave to those that run, so that an admission is not undone at once."""
-        if not self._running or self._reserve_all_blocks:
-            return 0
-        if sequence.num_preemptions:
-            return len(self._running)  # a preemption buys each of them one more block, at least
-        return self._pool.num_blocks // 100
+    def _headroom(self) -> int:
+        """Blocks to leave to those that run, so that an admission is not undone at once: one more for each."""
+        return 0 if self._reserve_all_blocks else len(self._running)
 
     def _count_start(self, plan: StepPlan, sequence: LiveSequence) -> None:
         group = sequence.group
@@ -304,30 +298,33 @@ class Scheduler:
     # ---- after the step ----
 
     def _commit_tokens(self, chunk: Chunk, tokens: Iterator[SampledToken], result: StepResult) -> None:
-        group = chunk.sequence.group
-        sequences = (chunk.sequence, *chunk.forks)
-        drawn = [next(tokens) for _ in sequences]
-        if chunk.sequence.place is Place.DONE:  # another sequence of its request has just failed, and all with it
+        sequence, forks = chunk.sequence, chunk.forks
+        token = next(tokens)
+        fork_tokens = [next(tokens) for _ in forks]
+        if sequence.place is Place.DONE:  # another sequence of its request has just failed, and all with it
             return
-        errors = [token.error for token in drawn if token.error is not None]
-        if errors:
-            # Whatever made the logits unusable may sit in the cache: nobody else is to find it.
-            for block in chunk.sequence.blocks:
-                self._pool.forget(block)
-            self.abort(group.ticket)
-            result.failed.append((group, errors[0]))
+        error = token.error or next((other.error for other in fork_tokens if other.error is not None), None)
+        if error is not None:
+            self._fail_group(sequence, error, result)
             return
-        finished = [self._append(sequence, token, result) for sequence, token in zip(sequences, drawn, strict=True)]
-        for fork, fork_finished in zip(chunk.forks, finished[1:], strict=True):
-            if fork_finished:
+        is_last = self._append(sequence, token, result)
+        for fork, fork_token in zip(forks, fork_tokens, strict=True):
+            if self._append(fork, fork_token, result):
                 fork.place = Place.DONE
             else:
-                self._place_fork(chunk.sequence, fork, result)
-        if finished[0]:
-            self._stop_running(chunk.sequence)
-            chunk.sequence.place = Place.DONE
-        if group.is_done:
-            del self._groups[group.ticket]
+                self._place_fork(sequence, fork, result)
+        if is_last:
+            self._stop_running(sequence)
+            sequence.place = Place.DONE
+        if (is_last or forks) and sequence.group.is_done:
+            del self._groups[sequence.group.ticket]
+
+    def _fail_group(self, sequence: LiveSequence, error: str, result: StepResult) -> None:
+        # Whatever made the logits unusable may sit in the cache: nobody else is to find it.
+        for block in sequence.blocks:
+            self._pool.forget(block)
+        self.abort(sequence.group.ticket)
+        result.failed.append((sequence.group, error))
 
     def _append(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
         """Returns whether this token is its last."""

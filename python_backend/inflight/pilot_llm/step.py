@@ -31,8 +31,9 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
     num_rows = 0
     for chunk in plan.chunks:
         sequence, start, end = chunk.sequence, chunk.start, chunk.end
-        wanted = [position - start for position in chunk.prompt_positions]
-        if wanted:
+        wanted: list[int] = []
+        if chunk.prompt_positions:
+            wanted = [position - start for position in chunk.prompt_positions]
             prompt_chunks.append((chunk, num_rows))
         if chunk.samples:
             row = num_rows + len(wanted)

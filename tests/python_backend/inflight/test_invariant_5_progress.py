@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from pilot_llm.step import run_step
 from pilot_testing.fake_llm import HashRunner, Simulation, greedy_oracle, running_engine, submit
 
 
@@ -32,6 +33,21 @@ def test_long_prompt_and_tight_pool_preempt_a_bounded_number_of_times() -> None:
     assert groups[0].sequences[0].num_preemptions == 0
     for first, group in enumerate(groups):
         assert sim.output(group) == greedy_oracle([first] * 20, 30, eos=())
+
+
+def test_admission_leaves_each_that_runs_a_block_to_grow_into() -> None:
+    sim = Simulation(HashRunner(num_blocks=16), max_num_seqs=5, max_num_batched_tokens=200)
+    for first in range(8):
+        sim.add([first] * (5 + first), max_tokens=20, ignore_eos=True, shares_prefix=False)
+    num_admissions = 0
+    while sim.scheduler.has_work:
+        ran_before = set(sim.scheduler.running())
+        plan = sim.scheduler.schedule(0.0)
+        if {chunk.sequence for chunk in plan.chunks} - ran_before and len(plan.chunks) > 1:
+            num_admissions += 1
+            assert sim.pool.num_available >= sim.scheduler.num_running - 1
+        sim.scheduler.commit(plan, run_step(plan, sim.runner).sampled)
+    assert num_admissions > 3
 
 
 def test_low_priority_finishes_under_a_stream_of_high_priority_requests() -> None:

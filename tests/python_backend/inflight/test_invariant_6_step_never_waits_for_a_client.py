@@ -63,8 +63,11 @@ def test_client_that_reads_slowly_gets_few_merged_messages() -> None:
 
 
 def test_stream_interval_merges_tokens_but_never_the_first() -> None:
-    with running_engine(HashRunner(200), stream_interval=10, inflight={"stream_interval_ms": 60_000}) as engine:
-        sink = submit(engine, [1, 2], stream=True, max_tokens=41, ignore_eos=True).wait()
+    runner, first_is_there = HashRunner(200), threading.Event()
+    runner.before_forward = lambda batch: (first_is_there.wait(20), None)[1] if runner.num_forwards == 2 else None
+    sink = Recorder(on_send=lambda output: first_is_there.set())
+    with running_engine(runner, stream_interval=10, inflight={"stream_interval_ms": 60_000}) as engine:
+        submit(engine, [1, 2], sink=sink, stream=True, max_tokens=41, ignore_eos=True).wait()
     sizes = [len(output.sequences[0].token_ids) for output in sink.outputs]
     assert sizes[0] == 1
     assert all(size >= 10 for size in sizes[1:-1])

@@ -91,6 +91,14 @@ def test_stop_string_that_is_a_special_token_matches_although_its_text_is_hidden
     assert (sink.finish_reason(), len(sink.token_ids())) == ("stop", length)
 
 
+def test_min_tokens_hold_back_a_stop_string_that_is_a_special_token() -> None:
+    prompt = prompt_that_meets_eos(after=2)
+    length = len(greedy_oracle(prompt, 60))
+    with running_engine(HashRunner(100)) as engine:
+        sink = submit(engine, prompt, max_tokens=60, min_tokens=length + 1, ignore_eos=True, stop="<eos>").wait()
+    assert len(sink.token_ids()) > length
+
+
 def test_stop_token_ends_the_answer_and_is_named() -> None:
     prompt = [4, 2]
     tokens = greedy_oracle(prompt, 10, eos=())
