@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.generate_options import sampling_options, sampling_params
+from pilot_cli.repositories import default_repository
 
 if TYPE_CHECKING:
     from pilot_client.chat_template import ChatTemplate
@@ -115,9 +116,8 @@ def _folder_in_repository(model: str, repository: Path | None) -> Path:
     import json
 
     from pilot_client.errors import ChatTemplateError
-    from pilot_server import model_repository_dir
 
-    folder = (repository or model_repository_dir()) / model
+    folder = (repository or default_repository(model)) / model
     versions = sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda path: int(path.name))
     if not versions:
         raise ChatTemplateError(

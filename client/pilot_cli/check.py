@@ -9,7 +9,8 @@ import click
 from pilot_check.finding import Finding, Severity
 from pilot_check.repository import check_repository
 from pilot_cli.output import json_option, print_json
-from pilot_server.places import backends_dir, model_repository_dir
+from pilot_cli.repositories import default_repository
+from pilot_server.places import backends_dir
 
 
 def _gpu_count(_context: click.Context, _option: click.Parameter, text: str) -> int:
@@ -36,10 +37,11 @@ def command(repository: Path | None, num_gpus: int, as_json: bool) -> None:
     """Lint REPOSITORY: each finding names the file, the line, and the mend.
 
     An error is what the server refuses or serves wrongly; a warning is served, but hardly as meant; a note is
-    nothing wrong yet, such as a model that is still to be exported. Without REPOSITORY it is the one of this project.
+    nothing wrong yet, such as a model that is still to be exported. Without REPOSITORY it is
+    build/model_repository, else the one of this project.
     Exits with 1 if there are errors.
     """
-    repository = repository or model_repository_dir()
+    repository = repository or default_repository()
     ours = {folder.name for folder in backends_dir().iterdir() if (folder / "model.py").is_file()}
     findings = check_repository(repository, backends={"python", *ours}, num_gpus=num_gpus)
     num_errors = sum(finding.severity is Severity.ERROR for finding in findings)

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from pilot_cli.output import json_option, print_json
-
-DEFAULT_COPY = Path("build/model_repository")
+from pilot_cli.repositories import WORKING_COPY
 
 
 @click.command("list")
@@ -20,7 +19,7 @@ def command(repository: Path | None, as_json: bool) -> None:
     """
     from pilot_export.manifest import read_all
 
-    where = repository or DEFAULT_COPY
+    where = repository or WORKING_COPY
     found = read_all(where) if repository is not None or where.is_dir() else []
     if as_json:
         print_json([asdict(manifest) for manifest in found])

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from pilot_cli.output import json_option, print_json, progress
+from pilot_cli.repositories import working_copy
 
 
 @click.command("llm")
@@ -31,13 +32,9 @@ def command(source: str, name: str | None, repository: Path | None, link: bool, 
       tritonpilot export llm ~/models/Qwen3-0.6B --name qwen3
       tritonpilot export llm ~/models/llama-8b --link --repository /srv/models
     """
-    from pilot_export.install import working_copy
     from pilot_export.llm import export_llm
-    from pilot_server import model_repository_dir
 
-    if repository is None:
-        repository = working_copy(model_repository_dir(), Path("build"))
-    export = export_llm(source, repository, name=name, link=link, is_verified=verify, say=progress())
+    export = export_llm(source, repository or working_copy(), name=name, link=link, is_verified=verify, say=progress())
     if as_json:
         print_json(asdict(export))
         return

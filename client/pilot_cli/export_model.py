@@ -8,11 +8,10 @@ import click
 
 from pilot_base.progress import silent
 from pilot_cli.output import json_option, print_json, progress
+from pilot_cli.repositories import BUILD, WORKING_COPY, working_copy
 
 if TYPE_CHECKING:
     from pilot_export.report import ExportReport, VariantReport
-
-BUILD = Path("build")
 
 
 @click.command("model")
@@ -46,18 +45,16 @@ def command(
     Each variant is compared with the PyTorch original on real data and installed if it is right and fast enough.
     Exits with 1 if a step fails; a variant that fails its gate is a row of the table, and no failure.
     """
-    from pilot_export.install import working_copy
     from pilot_export.pipeline import export_model
     from pilot_export.spec import load_spec
-    from pilot_server import model_repository_dir
 
     say = silent if as_json else progress()
     found = load_spec(spec)
-    if repository is None and not dry_run:
-        repository = working_copy(model_repository_dir(), BUILD)
+    if repository is None:
+        repository = WORKING_COPY if dry_run else working_copy()
     report = export_model(
         found,
-        repository or BUILD / "model_repository",
+        repository,
         build_dir=build_dir or BUILD / "export" / found.name,
         precisions=precisions or None,
         force=force,

@@ -11,11 +11,10 @@ import click
 
 from pilot_base.progress import Say
 from pilot_cli.output import json_option, progress
+from pilot_cli.repositories import default_repository
 from pilot_server.errors import ServerError
 from pilot_server.ports import DEFAULT_PORTS, Ports
 from pilot_server.running import RunningServer
-
-DEFAULT_COPY = Path("build/model_repository")
 
 
 @click.command("serve")
@@ -63,13 +62,11 @@ def command(
     With --json, one line with the addresses and the models is printed when the server is ready.
     """
     from pilot_cli.servable import models_of
-    from pilot_server import container, model_repository_dir
+    from pilot_server import container
     from pilot_server.embedded import existing_repository, start_embedded
 
     ports = Ports(http_port, grpc_port, metrics_port)
-    if repository is None:
-        repository = DEFAULT_COPY if DEFAULT_COPY.is_dir() else model_repository_dir()
-    repository = existing_repository(repository)
+    repository = existing_repository(repository or default_repository())
     if mode == "embedded" and (image or gpus):
         raise click.UsageError("--image and --gpus are for a container: leave them, or say --mode docker")
     say = progress()

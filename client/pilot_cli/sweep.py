@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from pilot_cli.output import json_option, print_json
+from pilot_cli.repositories import default_repository
 from pilot_cli.sweep_options import DEFAULT_SLO, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
-
-DEFAULT_COPY = Path("build/model_repository")
 
 
 @click.command("sweep")
@@ -78,11 +77,9 @@ def command(
             if not allow_reload:
                 watcher.say("The server at --url keeps its configuration: only the load is swept (see --allow-reload)")
         else:
-            from pilot_server import model_repository_dir
             from pilot_server.embedded import start_embedded
 
-            if repository is None:
-                repository = DEFAULT_COPY if (DEFAULT_COPY / model).is_dir() else model_repository_dir()
+            repository = repository or default_repository(model)
             model_dir = repository / model
             watcher.say(f"Starting a server on {repository}")
             server = stack.enter_context(start_embedded(repository, load=(model,), say=watcher.say))
