@@ -92,6 +92,7 @@ class Engine:
             stream_interval=config.stream_interval,
             stream_interval_s=inflight.stream_interval_ms / 1000,
             on_closed=self._close,
+            on_defect=self._die,
             clock=clock,
             make_lock=make_lock,
         )
@@ -119,8 +120,12 @@ class Engine:
         self._is_stopping = False
         self._is_started = False
         self._threads = [
-            threading.Thread(target=self._guard, args=(self._tokenise,), name="llm-tokeniser", daemon=True),
-            threading.Thread(target=self._guard, args=(self._loop.run,), name="llm-engine", daemon=True),
+            threading.Thread(target=self._guard, args=(life,), name=name, daemon=True)
+            for name, life in (
+                ("llm-tokeniser", self._tokenise),
+                ("llm-engine", self._loop.run),
+                ("llm-watcher", self._watcher.run),
+            )
         ]
 
     # ---- any thread ----
@@ -129,7 +134,7 @@ class Engine:
         """Start the threads."""
         self._is_started = True
         self._responder.start()
-        for thread in (*self._threads, self._watcher.thread):
+        for thread in self._threads:
             thread.start()
 
     def submit(self, request: Request) -> None:
@@ -206,7 +211,7 @@ class Engine:
         self._watcher.close()
         self._responder.close()
         deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
-        threads = [*self._threads, self._watcher.thread, *self._responder.threads()]
+        threads = [*self._threads, *self._responder.threads()]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline_s - time.monotonic()))

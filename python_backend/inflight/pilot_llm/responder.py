@@ -32,6 +32,7 @@ STUCK_AFTER_S = 0.5
 @dataclass(eq=False, slots=True)
 class _Worker:
     thread: threading.Thread | None = None
+    request_id: str = ""  # of whom it is sending to
     sending_since_s: float | None = None  # written by the worker, read by the watcher
     is_relieved: bool = False  # has a substitute: ends when it comes back
 
@@ -46,6 +47,7 @@ class Responder:
         stream_interval: int,
         stream_interval_s: float,
         on_closed: Callable[[ResponseStream], None],
+        on_defect: Callable[[str], None],
         clock: Callable[[], float],
         make_lock: LockFactory = plain_lock,
     ) -> None:
@@ -53,6 +55,7 @@ class Responder:
         self._stream_interval = stream_interval
         self._stream_interval_s = stream_interval_s
         self._on_closed = on_closed
+        self._on_defect = on_defect
         self._clock = clock
         self._lock = make_lock("responder")
         self._changed = condition_of(self._lock)  # workers wait on it
@@ -132,7 +135,8 @@ class Responder:
             ]
             for worker in stuck:
                 worker.is_relieved = True
-        for _ in stuck:
+        for worker in stuck:
+            _log.warning("request %s: its client does not take a message; others are served", worker.request_id)
             self._add_worker()
 
     def threads(self) -> list[threading.Thread]:
@@ -218,6 +222,7 @@ class Responder:
             self._close_stream(stream)
         if output is None:
             return None
+        worker.request_id = stream.request.request_id
         worker.sending_since_s = self._clock()
         try:
             stream.request.sink.send(output)
@@ -258,7 +263,11 @@ class Responder:
             self._streams.pop(stream.ticket, None)
             if not self._streams:
                 self._emptied.notify_all()
-        self._on_closed(stream)
+        try:
+            self._on_closed(stream)
+        except BaseException as error:  # noqa: BLE001 a defect of ours must not keep the client from its answer
+            _log.exception("request %s: it could not be closed", stream.request.request_id)
+            self._on_defect(f"a request could not be closed: {error}")
 
 
 def _may_finish(news: News) -> bool:

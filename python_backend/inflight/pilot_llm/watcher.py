@@ -10,7 +10,6 @@ Shared, under `_lock`: `_watched`, `_deadlines`, `_closed`. Sinks are asked, and
 
 import heapq
 import logging
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -50,7 +49,6 @@ class Watcher:
         self._watched: dict[int, _Watched] = {}
         self._deadlines: list[tuple[float, int, float]] = []  # heap of (when, ticket, timeout_s)
         self._closed = False
-        self.thread = threading.Thread(target=self._watch, name="llm-watcher", daemon=True)
 
     def watch(self, ticket: int, request_id: str, sink: ResponseSink, timeout_s: float | None) -> None:
         """Look after a request until `forget`; a timeout counts from now."""
@@ -73,12 +71,13 @@ class Watcher:
                 heapq.heapify(self._deadlines)
 
     def close(self) -> None:
-        """The thread ends."""
+        """`run` ends."""
         with self._lock:
             self._closed = True
             self._changed.notify()
 
-    def _watch(self) -> None:
+    def run(self) -> None:
+        """The thread's life."""
         next_round_s = self._clock()
         while True:
             late = self._wait_for_late(next_round_s)

@@ -147,6 +147,25 @@ def test_defect_in_the_scheduler_kills_the_engine_and_not_silently() -> None:
         assert_error(submit(engine, [1]), ErrorCode.UNAVAILABLE, "of which none can run")
 
 
+@pytest.mark.parametrize("thread", ["watcher", "responder"])
+def test_defect_in_a_thread_beside_the_engine_leaves_nobody_unanswered(
+    thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*args: object) -> None:
+        raise KeyError("defect")
+
+    with running_engine(HashRunner(400)) as engine:
+        if thread == "watcher":
+            monkeypatch.setattr(engine._watcher, "_ask_sinks", defect)
+        else:
+            monkeypatch.setattr(engine.metrics, "record_end", defect)
+        sinks = [submit(engine, [first], max_tokens=3 if first == 0 else 1500, ignore_eos=True) for first in range(6)]
+        for sink in sinks[1:]:
+            assert_error(sink, ErrorCode.UNAVAILABLE, "defect")
+        assert sinks[0].wait().num_finals == 1
+        assert not engine.is_healthy
+
+
 class BrokenTokenizer(LetterTokenizer):
     def __init__(self, *, fails: str) -> None:
         self._fails = fails
