@@ -79,7 +79,7 @@ def convert_gguf(path: Path, folder: Path, say: Say = silent) -> None:
     generation = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in config}
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
     say("Converting the tokenizer")
-    _write_tokenizer(path, folder)
+    _write_tokenizer(path, folder, config["vocab_size"])
 
 
 def _config(path: Path, metadata: dict[str, Any], tensors: set[str]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _halves_apart(rows: npt.NDArray[Any], num_heads: int) -> npt.NDArray[Any]:
     return rows.reshape(num_heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def _write_tokenizer(path: Path, folder: Path) -> None:
+def _write_tokenizer(path: Path, folder: Path, vocab_size: int) -> None:
     from transformers import AutoTokenizer
 
     try:
@@ -155,3 +155,8 @@ def _write_tokenizer(path: Path, folder: Path) -> None:
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         raise ConvertError(f"{path}: its tokenizer cannot be converted: {error}") from error
     tokenizer.save_pretrained(folder)
+    # transformers gives every GPT-2-like vocabulary an <|endoftext|>, if need be as a token that the model has not.
+    saved = folder / "tokenizer.json"
+    content = json.loads(saved.read_text(encoding="utf-8"))
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocab_size]
+    saved.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
