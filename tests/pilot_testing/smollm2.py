@@ -66,9 +66,10 @@ def reference_answers(folder: Path) -> list[list[int]]:
     from transformers import AutoModelForCausalLM
 
     questions = prompts(folder)
-    made_from = [questions, NUM_TOKENS, json.loads((folder / "export.json").read_text()), version("transformers")]
+    weights_sha256 = json.loads((folder / "export.json").read_text())["weights_sha256"]
+    made_from = [questions, NUM_TOKENS, weights_sha256, version("transformers")]
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
-    path = folder / f"reference-{key}.json"
+    path = cache_dir() / "tests" / f"smollm2-answers-{key}.json"
     if not path.exists():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         answers = [reference_greedy(model, question, NUM_TOKENS) for question in questions]
