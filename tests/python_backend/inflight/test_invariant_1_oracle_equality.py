@@ -71,13 +71,15 @@ def test_colliding_keys_change_no_answer() -> None:
             assert sink.wait().token_ids() == greedy_oracle(prompt, 10)
 
 
-def test_second_turn_of_a_conversation_reuses_the_first_answer_and_changes_nothing() -> None:
+def test_each_turn_of_a_conversation_reuses_all_before_it_and_changes_nothing() -> None:
+    turn, num_computed = list(range(10)), 0
     with running_engine(HashRunner(100)) as engine:
-        first = submit(engine, list(range(10)), max_tokens=13, ignore_eos=True).wait()
-        turn = [*range(10), *first.token_ids(), 7, 7, 7]
-        second = submit(engine, turn, max_tokens=8).wait()
-        assert second.outputs[-1].num_cached_tokens == 20  # whole blocks of 10 + 13 - 1 tokens that were computed
-        assert second.token_ids() == greedy_oracle(turn, 8)
+        for _ in range(5):
+            sink = submit(engine, turn, max_tokens=13, ignore_eos=True).wait()
+            assert sink.outputs[-1].num_cached_tokens == num_computed // 4 * 4  # whole blocks
+            assert sink.token_ids() == greedy_oracle(turn, 13, eos=())
+            num_computed = len(turn) + 13 - 1
+            turn = [*turn, *sink.token_ids(), 7, 7, 7]
 
 
 def test_equal_prompts_under_different_salts_share_nothing() -> None:
