@@ -12,6 +12,8 @@ and take nothing from the model. On one core alone the ratios mean little.
                       times the CPU time of a run of that size in this process
     backend           CPU time of the model's process beyond that, per request: reading and answering requests, numpy,
                       Python, and the pipe to the server
+    share             session / (session + backend): what the ratio would be if only the model's process counted. It
+                      stays where other programs take time from the machine, which the ratio does not
     server, client    CPU time of tritonserver and of perf_analyzer, per request
 
 The tiny model takes about 10 us a row (a trial sets its depth). The encoder is a random one of MiniLM's size at 16
@@ -20,34 +22,26 @@ tokens, unless --encoder names an ONNX file. `bare` is a Python model without a 
 
 import argparse
 import json
-import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
-import psutil
-import tritonclient.grpc
 from onnx_graphs import encoder, perceptron
+from onnxruntime_windows import TOKENS, Direct, Load, Served, Window, measure
 
 from pilot_base.cpus import usable_cpus
 from pilot_perf.conditions import cpu_name
 from pilot_server.embedded import start_embedded
-from pilot_server.running import RunningServer
-from pilot_server.toolchain import PerfAnalyzer, perf_analyzer
+from pilot_server.toolchain import perf_analyzer
 
-TOKENS = 16
 TINY_US_PER_ROW = 10.0
 BACKEND_LIMIT_US = 300.0
-MAX_BATCH = {"bare": 32, "tiny": 1024, "encoder": 32}
 BARE_MODEL = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -59,184 +53,25 @@ class TritonPythonModel:
 """
 
 
-@dataclass(frozen=True)
-class Load:
-    """Requests of `rows` rows each, `concurrency` of them in flight; `target` is the ratio asked for, if any."""
-
-    model: str
-    rows: int
-    concurrency: int
-    target: float | None = None
-
-
 LOADS = (
-    Load("bare", 1, 32),
-    Load("tiny", 1, 1),
-    Load("tiny", 1, 32, 0.85),
-    Load("tiny", 16, 32),
-    Load("tiny", 64, 32),
-    Load("tiny", 256, 32),
-    Load("encoder", 1, 1),
-    Load("encoder", 1, 32, 0.95),
+    Load("bare", 32, 1, 1),
+    Load("bare", 32, 1, 32),
+    Load("tiny", 1024, 1, 1),
+    Load("tiny", 1024, 1, 32, 0.85),
+    Load("tiny", 1024, 16, 32),
+    Load("tiny", 1024, 64, 32),
+    Load("tiny", 1024, 256, 32),
+    Load("encoder", 32, 1, 1),
+    Load("encoder", 32, 1, 32, 0.95),
 )
-
-
-@dataclass(frozen=True)
-class Window:
-    """One window of a load; CPU times in us per request. None where a model has no session."""
-
-    direct_rows_per_s: float | None
-    served_rows_per_s: float
-    mean_batch_rows: float
-    session_us: float | None
-    backend_us: float
-    server_us: float
-    client_us: float
-
-    @property
-    def ratio(self) -> float | None:
-        return self.served_rows_per_s / self.direct_rows_per_s if self.direct_rows_per_s else None
-
-
-class Direct:
-    """A session of one thread in this process."""
-
-    def __init__(self, path: Path, window_s: float) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._window_s = window_s
-
-    @property
-    def shapes(self) -> list[str]:
-        """perf_analyzer's --shape for inputs that the graph leaves open."""
-        names = [tensor.name for tensor in self._session.get_inputs() if not isinstance(tensor.shape[1], int)]
-        return [option for name in names for option in ("--shape", f"{name}:{TOKENS}")]
-
-    def rows_per_s(self, rows: int) -> float:
-        runs, seconds, _ = self._run(rows, self._window_s)
-        return runs * rows / seconds
-
-    def cpu_us(self, rows: int) -> float:
-        """CPU time of one run."""
-        runs, _, cpu_seconds = self._run(rows, self._window_s / 4)
-        return cpu_seconds / runs * 1e6
-
-    def _run(self, rows: int, window_s: float) -> tuple[int, float, float]:
-        feed, runs = {}, 0
-        for tensor in self._session.get_inputs():
-            shape = [size if isinstance(size, int) else TOKENS for size in tensor.shape[1:]]
-            # Zeros, as perf_analyzer sends: any text is made of the same token.
-            feed[tensor.name] = np.zeros([rows, *shape], np.int64 if tensor.type == "tensor(int64)" else np.float32)
-        self._session.run(None, feed)
-        start_s, start_cpu_s = time.perf_counter(), time.process_time()
-        while time.perf_counter() - start_s < window_s:
-            self._session.run(None, feed)
-            runs += 1
-        return runs, time.perf_counter() - start_s, time.process_time() - start_cpu_s
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Counters of the server and CPU seconds of the three processes, at one moment."""
-
-    time_s: float
-    requests: int
-    rows: int
-    batches: dict[int, int]
-    stub_s: float
-    server_s: float
-    client_s: float
-
-
-class Served:
-    """The server with one of the models loaded, under the load of a perf_analyzer."""
-
-    def __init__(self, server: RunningServer, analyzer: PerfAnalyzer, window_s: float) -> None:
-        self._server, self._analyzer, self._window_s = server, analyzer, window_s
-        self._triton = tritonclient.grpc.InferenceServerClient(server.grpc_url)
-
-    def between(self, load: Load, shapes: Sequence[str]) -> tuple[Reading, Reading]:
-        """Readings at the ends of a window, with only this model loaded: its stub is the only one."""
-        self._triton.load_model(load.model)
-        (stub,) = _stubs(self._server)
-        argv = [str(self._analyzer.argv0), "-m", load.model, "-u", self._server.grpc_url, "-i", "grpc", *shapes]
-        argv += ["-b", str(load.rows), "--concurrency-range", str(load.concurrency), "-p", "600000"]
-        environment = {**os.environ, **self._analyzer.env}
-        client = subprocess.Popen(
-            [*argv, "--input-data", "zero"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            self._wait_for(load, 2 * load.concurrency)
-            time.sleep(1.0)
-            before = self._reading(load, stub, client.pid)
-            time.sleep(self._window_s)
-            # A slow model gets the time to answer everybody a few times, so that the ends of the window weigh little.
-            self._wait_for(load, before.requests + 4 * load.concurrency)
-            return before, self._reading(load, stub, client.pid)
-        finally:
-            client.kill()
-            client.wait()
-            self._triton.unload_model(load.model)
-            stub.wait(timeout=30)
-
-    def _wait_for(self, load: Load, requests: int) -> None:
-        """Until so many have been answered."""
-        deadline_s = time.monotonic() + 60
-        while self._statistics(load).inference_stats.success.count < requests:
-            if time.monotonic() > deadline_s:
-                raise SystemExit(f"{load.model} did not answer {requests} requests in a minute")
-            time.sleep(0.02)
-
-    def _statistics(self, load: Load) -> Any:
-        (row,) = self._triton.get_inference_statistics(load.model).model_stats
-        return row
-
-    def _reading(self, load: Load, stub: psutil.Process, client_pid: int) -> Reading:
-        row = self._statistics(load)
-        return Reading(
-            time_s=time.perf_counter(),
-            requests=row.inference_stats.success.count,
-            rows=row.inference_count,
-            batches={batch.batch_size: batch.compute_infer.count for batch in row.batch_stats},
-            stub_s=_cpu_seconds(stub.pid),
-            server_s=_cpu_seconds(self._server.pid or 0),
-            client_s=_cpu_seconds(client_pid),
-        )
-
-
-def measure(load: Load, served: Served, direct: Direct | None) -> Window:
-    """One window on either side."""
-    rows_per_s = direct.rows_per_s(MAX_BATCH[load.model]) if direct else None
-    before, after = served.between(load, direct.shapes if direct else [])
-    batches = {size: count - before.batches.get(size, 0) for size, count in after.batches.items()}
-    requests = after.requests - before.requests
-    session_us = _session_us(direct, batches) / requests if direct else None
-    stub_us = (after.stub_s - before.stub_s) / requests * 1e6
-    return Window(
-        direct_rows_per_s=rows_per_s,
-        served_rows_per_s=(after.rows - before.rows) / (after.time_s - before.time_s),
-        mean_batch_rows=(after.rows - before.rows) / sum(batches.values()),
-        session_us=session_us,
-        backend_us=stub_us - (session_us or 0.0),
-        server_us=(after.server_s - before.server_s) / requests * 1e6,
-        client_us=(after.client_s - before.client_s) / requests * 1e6,
-    )
-
-
-def _session_us(direct: Direct, batches: dict[int, int]) -> float:
-    """CPU time of the session in all batches: measured at up to six of the sizes, read off the line between them."""
-    sizes = sorted(size for size, count in batches.items() if count)
-    measured = sorted({sizes[round(step)] for step in np.linspace(0, len(sizes) - 1, 6)})
-    costs_us = [direct.cpu_us(size) for size in measured]
-    return float(sum(batches[size] * np.interp(size, measured, costs_us) for size in sizes))
 
 
 def install(repository: Path, encoder_file: Path | None, window_s: float) -> dict[str, Path]:
     """Write the three models; returns the ONNX files."""
     tiny = repository / "tiny" / "1" / "model.onnx"
     files = {"tiny": tiny, "encoder": repository / "encoder" / "1" / "model.onnx"}
-    for name in MAX_BATCH:
+    max_batches = {load.model: load.max_batch for load in LOADS}
+    for name in max_batches:
         (repository / name / "1").mkdir(parents=True)
     layers = 8
     for _ in range(3):
@@ -248,7 +83,7 @@ def install(repository: Path, encoder_file: Path | None, window_s: float) -> dic
     files["encoder"].write_bytes(content)
     (repository / "bare" / "1" / "model.py").write_text(BARE_MODEL)
     one = 'instance_group { kind: KIND_CPU count: 1 } parameters { key: "%s" value { string_value: "1" } }'
-    for name, size in MAX_BATCH.items():
+    for name, size in max_batches.items():
         backend = f'backend: "onnxruntime" {one % "intra_op_thread_count"}'
         if name == "bare":
             tensor = "data_type: TYPE_FP32 dims: [ 16 ]"
@@ -259,20 +94,20 @@ def install(repository: Path, encoder_file: Path | None, window_s: float) -> dic
 
 
 def report(results: dict[Load, list[Window]]) -> None:
-    columns = (
-        "load                    direct    served   ratio (least..greatest)   batch   session  backend  server  client"
+    print(f"{'':22} {'rows/s':>9} {'rows/s':>9} {'':>24} {'rows':>8} {'CPU us per request':>38} {'CPU':>7}")
+    print(
+        f"{'load':22} {'direct':>9} {'served':>9} {'ratio (least..greatest)':>24} {'batch':>8} {'session':>9} "
+        f"{'backend':>9} {'server':>9} {'client':>8} {'share':>7}"
     )
-    print(f"{'':23} {'rows/s':>9} {'rows/s':>9} {'':>24} {'rows':>8} {'CPU us per request':>18}\n{columns}")
     for load, windows in results.items():
         name = f"{load.model} {load.concurrency} x {load.rows} row{'s' if load.rows > 1 else ''}"
-        direct, session = _median(windows, "direct_rows_per_s"), _median(windows, "session_us")
         ratios = sorted(window.ratio for window in windows if window.ratio is not None)
         spread = f"{statistics.median(ratios):.3f} ({ratios[0]:.3f}..{ratios[-1]:.3f})" if ratios else "-"
-        print(
-            f"{name:22} {_number(direct):>9} {_number(_median(windows, 'served_rows_per_s')):>9} {spread:>24} "
-            f"{_number(_median(windows, 'mean_batch_rows'), 1):>8} {_number(session):>9} "
-            + " ".join(f"{_number(_median(windows, f'{who}_us')):>7}" for who in ("backend", "server", "client"))
-        )
+        rates = [_number(_median(windows, f"{side}_rows_per_s")) for side in ("direct", "served")]
+        costs = [_number(_median(windows, f"{who}_us")) for who in ("session", "backend", "server", "client")]
+        batch, share = _number(_median(windows, "mean_batch_rows"), 1), _number(_median(windows, "share"), 3)
+        print(f"{name:22} {rates[0]:>9} {rates[1]:>9} {spread:>24} {batch:>8}", end=" ")
+        print(f"{costs[0]:>9} {costs[1]:>9} {costs[2]:>9} {costs[3]:>8} {share:>7}")
     print()
     for load, windows in results.items():
         ratios = [window.ratio for window in windows if window.ratio is not None]
@@ -298,23 +133,13 @@ def _number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
-
-
-def _stubs(server: RunningServer) -> list[psutil.Process]:
-    children = psutil.Process(server.pid).children(recursive=True)
-    return [child for child in children if "triton_python_backend_stub" in child.name()]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two short rounds instead of three long ones")
+    parser.add_argument("--quick", action="store_true", help="two short rounds instead of five longer ones")
     parser.add_argument("--encoder", type=Path, metavar="FILE", help="an ONNX encoder in place of the random one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every window to this file")
     arguments = parser.parse_args()
-    rounds, window_s = (2, 1.0) if arguments.quick else (3, 4.0)
+    rounds, window_s = (2, 1.0) if arguments.quick else (5, 2.0)
     analyzer = perf_analyzer()
     conditions = {
         "cpu": cpu_name(),
