@@ -39,3 +39,10 @@ def minilm_export() -> Path:
 def minilm_repository(minilm_export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model repository of this session with the sample in fp32 and int8."""
     return shutil.copytree(minilm_export / "model_repository", tmp_path_factory.mktemp("minilm") / "model_repository")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        # The first of them to run exports the sample, unless the cache has it.
+        if "minilm_export" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(900))
