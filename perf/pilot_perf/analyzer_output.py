@@ -22,6 +22,7 @@ _PARTS = (
     "Server Compute Output",
     "Client Recv",
 )
+_ALWAYS = {"p50", "p90", "p95", "p99"}
 _PERCENTILE_COLUMN = re.compile(r"(p\d+) latency")
 _WINDOW = re.compile(r"Pass \[\d+\] throughput: (?P<rate>[0-9.e+]+) infer/sec\. \S+ latency: \d+ (?P<unit>\w+)")
 _COUNT = re.compile(r"^\s*Request count: (\d+)", re.MULTILINE)
@@ -62,9 +63,8 @@ def parse(csv_text: str, stdout: str) -> AnalyzerResult:
     throughput = _number(row, "Inferences/Second")
     if throughput <= 0 or int(count[1]) == 0:
         raise AnalyzerError("no request was answered within the windows: measure with longer ones")
-    latency_ms = {
-        match[1]: _number(row, name) / US_PER_MS for name in row if (match := _PERCENTILE_COLUMN.fullmatch(name or ""))
-    }
+    percentiles = {match[1] for name in row if (match := _PERCENTILE_COLUMN.fullmatch(name or ""))} | _ALWAYS
+    latency_ms = {name: _number(row, f"{name} latency") / US_PER_MS for name in sorted(percentiles)}
     # With --percentile the average has no column of its own; its parts always have.
     latency_ms["avg"] = sum(_number(row, part) for part in _PARTS) / US_PER_MS
     if not latency_ms["p50"] <= latency_ms["p95"] <= latency_ms["p99"]:

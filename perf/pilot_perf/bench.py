@@ -4,13 +4,15 @@ Whatever goes wrong with one trial becomes a measurement that failed, with the r
 raises, because then no other trial can succeed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import repository, statistics
 from pilot_client.errors import ClientError
+from pilot_client.statistics import ModelStatistics
 from pilot_perf.analyzer import Target, measure_load, warm_up
 from pilot_perf.analyzer_output import AnalyzerResult
 from pilot_perf.config_override import apply
@@ -68,8 +70,33 @@ class Bench:
     def _warm_up(self, trial: Trial) -> None:
         """Once per load and configuration: the first batches of each size pay for allocations."""
         if self._warm != trial.point:
-            warm_up(self.analyzer, self.target, trial.concurrency, WARM_UP_MS)
+            with self._served():
+                warm_up(self.analyzer, self.target, trial.concurrency, WARM_UP_MS)
             self._warm = trial.point
+
+    @contextmanager
+    def _served(self) -> Iterator[list[ModelStatistics]]:
+        """Gives what the server did in the block, once it has ended.
+
+        perf_analyzer leaves failed requests out of its numbers without a word, so they are looked for here.
+        """
+        url, model = self.target.grpc_url, self.target.model
+        before = statistics.read(url, model)
+        result: list[ModelStatistics] = []
+        problem: AnalyzerError | None = None
+        try:
+            yield result
+        except AnalyzerError as error:
+            problem = error
+        served = statistics.read(url, model).since(before)
+        if served.fail_count:
+            asked = served.fail_count + served.success_count
+            raise AnalyzerError(
+                f"{served.fail_count} of {asked} requests failed; the server's log says why"
+            ) from problem
+        if problem is not None:
+            raise problem
+        result.append(served)
 
     def _measure_steady(self, trial: Trial, plan: WindowPlan) -> Measurement:
         """Measure, longer where there are too few requests, and once more where the windows disagree."""
@@ -91,20 +118,18 @@ class Bench:
         return Measurement(trial, "unstable", problem=problem)
 
     def _measure_once(self, trial: Trial, window_ms: int) -> tuple[AnalyzerResult, Figures]:
-        url, model = self.target.grpc_url, self.target.model
-        statistics_before = statistics.read(url, model)
         cpu_before = {} if self.server_pid is None else tree_cpu_seconds(self.server_pid)
-        result = measure_load(self.analyzer, self.target, trial.concurrency, window_ms)
+        with self._served() as served:
+            result = measure_load(self.analyzer, self.target, trial.concurrency, window_ms)
         cpu_s = None
         if self.server_pid is not None:
             cpu_s = cpu_seconds_between(cpu_before, tree_cpu_seconds(self.server_pid))
-        served = statistics.read(url, model).since(statistics_before)
         stages = Stages(
-            served.queue_ms,
-            served.compute_input_ms,
-            served.compute_infer_ms,
-            served.compute_output_ms,
-            served.mean_batch_size,
+            served[0].queue_ms,
+            served[0].compute_input_ms,
+            served[0].compute_infer_ms,
+            served[0].compute_output_ms,
+            served[0].mean_batch_size,
         )
         figures = Figures(
             result.throughput_per_s,

@@ -28,6 +28,11 @@ def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
     result = ModelConfig()
     result.CopyFrom(config)
     if knobs.precision is not None:
+        if backend_of(config) != "onnxruntime":
+            raise KnobError(
+                f"{config.name}: precisions are files {model_file(knobs.precision)}, which only the onnxruntime "
+                f"backend serves; this model's is {backend_of(config)!r}. Leave --precision out"
+            )
         result.default_model_filename = model_file(knobs.precision)
     if knobs.instances is not None:
         _set_instances(result, knobs.instances)

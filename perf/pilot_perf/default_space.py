@@ -63,8 +63,14 @@ def same_as_installed(installed: ModelConfig, space: Space) -> Knobs | None:
 
 def _precisions(installed: ModelConfig, asked: tuple[str, ...] | None, version_dir: Path | None) -> tuple[str, ...]:
     found = precisions_in(version_dir) if version_dir else ()
+    if backend_of(installed) != "onnxruntime":
+        if asked is not None:
+            raise KnobError(
+                f"{installed.name}: --precision is for the onnxruntime backend, this is {installed.backend!r}"
+            )
+        return ()
     if asked is None:
-        return found if backend_of(installed) == "onnxruntime" and len(found) > 1 else ()
+        return found if len(found) > 1 else ()
     if version_dir is not None and (missing := [name for name in asked if name not in found]):
         raise KnobError(
             f"{installed.name}: no {model_file(missing[0])} in {version_dir}; "

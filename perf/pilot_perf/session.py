@@ -16,7 +16,7 @@ from pilot_perf.conditions import file_hash, machine, model_files, software, tex
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict
 from pilot_perf.default_space import Levels, same_as_installed, space_for
-from pilot_perf.errors import PerfError, StudyError
+from pilot_perf.errors import PerfError
 from pilot_perf.input_data import prepare_file
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement
@@ -95,7 +95,7 @@ def run(
 ) -> Outcome:
     """Search and confirm on `server`, where `request.model` is loaded as it is installed; resumes what was interrupted.
 
-    A server that is not ours runs the untuned configuration again when this returns or raises.
+    The server runs the untuned configuration again when this returns; one that is not ours also when this raises.
 
     Raises:
         PerfError, ClientError: see their trees; what was measured until then is in the study.
@@ -147,10 +147,12 @@ def run(
             if winner is not None and not winner.trial.knobs.is_untuned:
                 say("Measuring the untuned and the chosen configuration in turn")
                 verdict = study.confirm()
-        finally:
-            # A server of ours ends with the study; another's goes back to what it served.
-            if request.may_reload and server.pid is None and server.is_alive():
+        except BaseException:
+            # One of ours is about to be stopped.
+            if server.pid is None and server.is_alive():
                 bench.restore()
+            raise
+        bench.restore()
         history = store.measurements("search")
         outcome = Outcome(
             study_file, request.slo, len(store.rows()), winner, nearest_miss(history, request.slo), verdict, None
@@ -182,10 +184,13 @@ def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:
 
 def _require_alive(server: RunningServer) -> Callable[[], None]:
     def check() -> None:
-        if not server.is_alive():
-            raise StudyError(
-                "the server died; what was measured is kept, and the same command goes on from there. "
-                f"Its log ends with:\n{server.log_tail()}"
-            )
+        try:
+            server_version(server.grpc_url)
+        except ClientError as error:
+            log = server.log_tail()
+            raise PerfError(
+                "the server is gone; what was measured is kept, and the same command goes on from there "
+                f"({error})" + (f". Its log ends with:\n{log}" if log else "")
+            ) from error
 
     return check

@@ -74,9 +74,9 @@ class Slo:
 
     @property
     def min_requests(self) -> int:
-        """Requests that a window needs for its percentiles to mean something: ten beyond the highest one."""
-        highest = max((b.percentile or 50 for b in self.budgets), default=50)
-        return round(10 * 100 / (100 - highest))
+        """Requests that a measurement needs for its percentiles to mean something: five beyond the highest one."""
+        highest = max(b.percentile or 50 for b in self.budgets)
+        return round(5 * 100 / (100 - highest))
 
 
 def parse_slo(texts: Iterable[str]) -> Slo:

@@ -1,0 +1,116 @@
+from collections.abc import Callable
+
+import pytest
+
+from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Figures, Measurement
+from pilot_perf.search.load import FINE, GUARD, LoadResult, climb
+from pilot_perf.slo import parse_slo
+
+KNOBS = Knobs(instances=1)
+SLO = parse_slo(["p95:100"])
+# Concurrency -> (requests/s, p95 ms).
+Curve = Callable[[int], tuple[float, float]]
+
+
+def saturating(capacity_per_s: float, alone_ms: float) -> Curve:
+    """A server that answers alone in `alone_ms`, and never more than `capacity_per_s`."""
+
+    def curve(load: int) -> tuple[float, float]:
+        rate = min(load * 1000 / alone_ms, capacity_per_s)
+        return rate, load / rate * 1000
+
+    return curve
+
+
+def run(curve: Curve, *, max_concurrency: int = 1024, **options: float) -> tuple[LoadResult, list[int]]:
+    loads: list[int] = []
+    search = climb(KNOBS, SLO, max_concurrency, **options)  # type: ignore[arg-type]
+    try:
+        trial = next(search)
+        while True:
+            loads.append(trial.concurrency)
+            assert len(loads) < 40, loads
+            rate, p95_ms = curve(trial.concurrency)
+            figures = Figures(rate, {"avg": p95_ms * 0.9, "p95": p95_ms}, 1000, 2.0)
+            trial = search.send(Measurement(trial, "measured", figures))
+    except StopIteration as stop:
+        return stop.value, loads
+
+
+def best_load(result: LoadResult) -> int:
+    assert result.best is not None
+    return result.best.trial.concurrency
+
+
+@pytest.mark.parametrize("knee", [1, 2, 3, 5, 9, 17, 40, 100, 333])
+def test_the_knee_is_found_within_the_tolerance(knee: int) -> None:
+    """Throughput rises with the load all the way, and the budget breaks just above the knee."""
+
+    def curve(load: int) -> tuple[float, float]:
+        return 10.0 * load, 90.0 if load <= knee else 90.0 + 20.0 * load / knee
+
+    result, loads = run(curve)
+    assert knee * (1 - FINE) - 1 <= best_load(result) <= knee
+    assert len(loads) == len(set(loads)) <= 18
+
+
+def test_it_goes_up_by_doubling_and_never_far_past_the_violation() -> None:
+    _, loads = run(lambda load: (10.0 * load, 2.0 * load))
+    assert loads[:6] == [1, 2, 4, 8, 16, 32]
+    assert max(loads) == 64
+
+
+def test_it_also_looks_between_the_first_two_points() -> None:
+    result, loads = run(lambda load: (10.0 * load, 30.0 * load), start=8)
+    assert loads[0] == 8
+    assert best_load(result) == 3
+
+
+def test_saturation_ends_the_climb_before_the_budget_does() -> None:
+    result, loads = run(saturating(200, alone_ms=10.0))
+    assert loads == [1, 2, 4]
+    assert best_load(result) in (2, 4)
+    assert result.why == "throughput no longer rises with the load"
+
+
+def test_a_budget_that_nothing_keeps_gives_no_load_and_never_concurrency_0() -> None:
+    result, loads = run(lambda load: (10.0, 500.0 * load), start=16)
+    assert result.best is None
+    assert min(loads) == 1
+
+
+def test_the_largest_load_that_is_allowed_is_not_exceeded() -> None:
+    result, loads = run(lambda load: (10.0 * load, 1.0), max_concurrency=100)
+    assert best_load(result) == max(loads) == 100
+
+
+def test_it_gives_up_as_soon_as_it_cannot_beat_what_is_known() -> None:
+    result, loads = run(lambda load: (10.0 * load, 30.0 * load), start=8, to_beat=80.0)
+    assert loads == [8]
+    assert result.best is None
+
+
+def test_windows_close_to_the_budget_do_not_count_as_kept() -> None:
+    result, _ = run(lambda load: (10.0 * load, 100.0 * (GUARD + 0.01)))
+    assert result.best is None
+
+
+def test_noise_that_breaks_the_order_does_not_make_it_run_for_ever() -> None:
+    """Above the knee every other load seems to keep the budget, and throughput falls with the load."""
+
+    def curve(load: int) -> tuple[float, float]:
+        return 1000.0 - load, 150.0 if load % 2 == 0 and load > 4 else 50.0
+
+    for start in range(1, 40):
+        run(curve, start=start)
+
+
+def test_a_failed_measurement_ends_it_with_what_was_kept() -> None:
+    search = climb(KNOBS, SLO, 64)
+    trial = next(search)
+    kept = Measurement(trial, "measured", Figures(10.0, {"avg": 9.0, "p95": 10.0}, 100, 2.0))
+    trial = search.send(kept)
+    with pytest.raises(StopIteration) as stop:
+        search.send(Measurement(trial, "failed", problem="the server is gone"))
+    assert stop.value.value == LoadResult(kept, "failed: the server is gone")

@@ -1,0 +1,67 @@
+import pytest
+
+from pilot_client.model_config import parse
+from pilot_perf.config_override import apply
+from pilot_perf.errors import KnobError
+from pilot_perf.knobs import UNTUNED, Knobs
+
+INSTALLED = parse(
+    """
+    name: "m" backend: "onnxruntime" max_batch_size: 8 default_model_filename: "model.fp32.onnx"
+    instance_group { count: 1 kind: KIND_CPU }
+    dynamic_batching { preferred_batch_size: 8 default_queue_policy { max_queue_size: 100 } priority_levels: 2 }
+    parameters { key: "execution_mode" value { string_value: "0" } }
+    """
+)
+
+
+def test_the_untuned_knobs_change_nothing() -> None:
+    assert apply(INSTALLED, UNTUNED) == INSTALLED
+
+
+def test_every_knob_lands_in_its_field_and_the_rest_stays() -> None:
+    before = INSTALLED.SerializeToString()
+    tuned = apply(INSTALLED, Knobs("int8", 2, 1, 32, 500))
+    assert tuned == parse(
+        """
+        name: "m" backend: "onnxruntime" max_batch_size: 32 default_model_filename: "model.int8.onnx"
+        instance_group { count: 2 kind: KIND_CPU }
+        dynamic_batching {
+          max_queue_delay_microseconds: 500 default_queue_policy { max_queue_size: 100 } priority_levels: 2
+        }
+        parameters { key: "execution_mode" value { string_value: "0" } }
+        parameters { key: "intra_op_thread_count" value { string_value: "1" } }
+        """
+    )
+    assert INSTALLED.SerializeToString() == before
+
+
+def test_a_batch_of_one_switches_dynamic_batching_off_and_leaves_no_delay() -> None:
+    tuned = apply(INSTALLED, Knobs(max_batch=1, queue_delay_us=500))
+    assert tuned.max_batch_size == 1
+    assert not tuned.HasField("dynamic_batching")
+
+
+def test_a_batch_switches_dynamic_batching_on() -> None:
+    assert apply(parse('name: "m" max_batch_size: 8'), Knobs(max_batch=4)).HasField("dynamic_batching")
+
+
+def test_a_model_without_an_instance_group_gets_one() -> None:
+    assert [group.count for group in apply(parse('name: "m"'), Knobs(instances=3)).instance_group] == [3]
+
+
+def test_knobs_without_a_meaning_are_refused() -> None:
+    with pytest.raises(KnobError, match="backend 'python' has no intra_op_thread_count"):
+        apply(parse('name: "m" backend: "python"'), Knobs(intra_op_threads=2))
+    with pytest.raises(KnobError, match=r"model.int8.onnx, which only the onnxruntime backend serves"):
+        apply(parse('name: "m" backend: "python"'), Knobs(precision="int8"))
+    with pytest.raises(KnobError, match="several instance groups"):
+        apply(parse('name: "m" instance_group { count: 1 } instance_group { count: 2 }'), Knobs(instances=2))
+    with pytest.raises(KnobError, match="sequence batching"):
+        apply(parse('name: "m" max_batch_size: 4 sequence_batching { }'), Knobs(max_batch=2))
+
+
+def test_knobs_are_named_for_a_person() -> None:
+    assert str(UNTUNED) == "untuned"
+    assert str(Knobs("int8", 2, 1, 8, 1000)) == "int8, instances 2, threads 1, max batch 8, delay us 1000"
+    assert str(Knobs("int8", 2, 1, 1, 0)) == "int8, instances 2, threads 1, max batch 1"

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from pilot_client.model_config import parse
+from pilot_perf.default_space import Levels, same_as_installed, space_for
+from pilot_perf.errors import KnobError
+from pilot_perf.knobs import Knobs
+from pilot_perf.search.space import Space
+
+ONNX = parse('name: "m" backend: "onnxruntime" max_batch_size: 16 instance_group { count: 1 }')
+
+
+def version_dir(tmp_path: Path, *precisions: str) -> Path:
+    for precision in precisions:
+        (tmp_path / f"model.{precision}.onnx").touch()
+    return tmp_path
+
+
+def test_defaults_come_from_the_model_and_the_machine(tmp_path: Path) -> None:
+    space = space_for(ONNX, Levels(), 6, version_dir(tmp_path, "int8", "fp32"))
+    assert space == Space(("fp32", "int8"), (1, 2, 4, 6), (1, 2, 4, 6), (1, 4, 8, 16, 32), (0, 1000, 5000), 128)
+
+
+def test_one_precision_is_no_choice(tmp_path: Path) -> None:
+    assert space_for(ONNX, Levels(), 2, version_dir(tmp_path, "fp32")).precisions == ()
+
+
+def test_another_backend_has_no_threads_and_no_batch_above_its_maximum() -> None:
+    space = space_for(parse('name: "m" backend: "tensorrt" max_batch_size: 6'), Levels(), 2, None)
+    assert (space.intra_op_threads, space.max_batches) == ((), (1, 4, 6))
+
+
+def test_a_model_without_a_batch_dimension_has_no_batch_and_no_delay() -> None:
+    space = space_for(parse('name: "m" backend: "python"'), Levels(), 2, None)
+    assert (space.max_batches, space.queue_delays_us) == ((), ())
+    assert len(space.configurations()) == 2
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        (Levels(intra_op_threads=(1,)), "--threads is for the backend onnxruntime"),
+        (Levels(precisions=("int8",)), "--precision is for the onnxruntime backend"),
+        (Levels(max_batches=(4,)), "--max-batch needs a model that batches"),
+        (Levels(instances=(0, 1)), "instances must be at least 1, not 0"),
+        (Levels(max_concurrency=0), "concurrency-max must be at least 1"),
+    ],
+)
+def test_levels_that_the_model_cannot_take_are_refused(levels: Levels, message: str) -> None:
+    with pytest.raises(KnobError, match=message):
+        space_for(parse('name: "m" backend: "python"'), levels, 2, None)
+
+
+def test_a_precision_without_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KnobError, match=r"no model.fp16.onnx in .*; there is model.fp32.onnx"):
+        space_for(ONNX, Levels(precisions=("fp16",)), 2, version_dir(tmp_path, "fp32"))
+
+
+def test_the_configuration_that_changes_nothing_is_found() -> None:
+    space = Space(instances=(1, 2), max_batches=(1, 8), queue_delays_us=(0, 1000))
+    installed = parse('name: "m" max_batch_size: 8 instance_group { count: 2 } dynamic_batching { }')
+    assert same_as_installed(installed, space) == Knobs(None, 2, None, 8, 0)
+    assert same_as_installed(ONNX, space) is None

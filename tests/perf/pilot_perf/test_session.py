@@ -1,0 +1,267 @@
+"""Sweeps of a tiny model on the real tritonserver with the real perf_analyzer, with short windows."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pilot_client import repository as model_control
+from pilot_client.infer import infer
+from pilot_client.model_config import read
+from pilot_perf.analyzer import Target
+from pilot_perf.bench import Bench
+from pilot_perf.default_space import Levels
+from pilot_perf.errors import PerfError
+from pilot_perf.input_data import prepare_file
+from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.measures import Trial
+from pilot_perf.remote import RemoteServer
+from pilot_perf.session import Request, run
+from pilot_perf.slo import parse_slo
+from pilot_perf.store import Store
+from pilot_perf.windows import WindowPlan
+from pilot_server.running import RunningServer
+from pilot_server.toolchain import perf_analyzer
+from pilot_testing.timed_model import CODE, write_timed_model
+
+pytestmark = pytest.mark.triton
+
+StartServer = Callable[..., RunningServer]
+SLO = parse_slo(["p95:60"])
+LEVELS = Levels(instances=(1,), max_batches=(1, 8), queue_delays_us=(0,), max_concurrency=16)
+SHORT = WindowPlan(window_ms=300)
+
+
+# Every fifth request ends in an error: the rest must not be taken for the throughput.
+SOME_FAIL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    count = 0
+
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()) for request in requests]
+
+    def answer(self, x):
+        self.count += 1
+        if self.count % 5:
+            return pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
+        if "{failure}" == "batch":
+            raise ValueError("out of luck")
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError("out of luck"))
+"""
+PICKY = (
+    CODE.replace("def x(self", "def unchecked(self")
+    + """
+    def x(self, request):
+        x = self.unchecked(request)
+        assert x.shape == (1, 4) and (x == 7.5).all()
+        return x
+"""
+)
+
+
+def bench_on(server: RunningServer, model: str = "timed", **target: Any) -> Bench:
+    installed = model_control.model_config(server.grpc_url, model)
+    return Bench(perf_analyzer(), Target(server.grpc_url, model, **target), installed, SLO, server.pid)
+
+
+def test_a_model_of_known_speed_is_measured_as_what_it_is(tmp_path: Path, start_server: StartServer) -> None:
+    """20 ms a batch, one instance: 50 batches/s at most, of 1 row untuned, of up to 8 with dynamic batching."""
+    write_timed_model(tmp_path / "models", batch_ms=20.0)
+    bench = bench_on(start_server(tmp_path / "models"))
+    untuned = bench.measure(Trial(UNTUNED, 4), SHORT).figures
+    batched = bench.measure(Trial(Knobs(max_batch=8, queue_delay_us=0), 16), SHORT).figures
+    assert untuned is not None
+    assert batched is not None
+    assert 35 < untuned.throughput_per_s < 50
+    assert 200 < batched.throughput_per_s < 400
+    for figures, concurrency in ((untuned, 4), (batched, 16)):
+        assert figures.littles_law_ratio(concurrency) == pytest.approx(1.0, abs=0.15)
+        assert figures.num_requests >= SLO.min_requests / 2
+        assert figures.stages is not None
+        assert figures.stages.compute_infer_ms == pytest.approx(22, abs=6)
+        assert figures.stages.queue_ms is not None
+        assert figures.stages.queue_ms < figures.latency_ms["avg"]
+        assert figures.server_cpu_cores is not None
+        assert 0 < figures.server_cpu_cores < 4
+    assert untuned.stages is not None
+    assert untuned.stages.mean_batch == 1.0
+    assert batched.stages is not None
+    assert batched.stages.mean_batch is not None
+    assert batched.stages.mean_batch > 6
+
+
+def test_a_configuration_that_does_not_load_is_a_row_with_its_reason_and_the_next_trial_works(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    refusing = (
+        CODE
+        + """
+    def initialize(self, args):
+        if '"max_batch_size":4' in args["model_config"].replace(" ", ""):
+            raise ValueError("no batch of 4")
+"""
+    )
+    write_timed_model(tmp_path / "models", batch_ms=1.0, code=refusing)
+    bench = bench_on(start_server(tmp_path / "models"))
+    refused = bench.measure(Trial(Knobs(max_batch=4), 1), SHORT)
+    assert (refused.status, refused.figures) == ("failed", None)
+    assert "no batch of 4" in refused.problem
+    assert bench.measure(Trial(Knobs(max_batch=8), 1), SHORT).status == "measured"
+    meaningless = bench.measure(Trial(Knobs(precision="int4"), 1), SHORT)
+    assert "only the onnxruntime backend serves" in meaningless.problem
+
+
+@pytest.mark.parametrize("failure", ["answer", "batch"])
+def test_failed_requests_are_never_fast_ones(failure: str, tmp_path: Path, start_server: StartServer) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=1.0, code=SOME_FAIL.replace("{failure}", failure))
+    measurement = bench_on(start_server(tmp_path / "models")).measure(Trial(UNTUNED, 4), SHORT)
+    assert (measurement.status, measurement.figures) == ("failed", None)
+    assert re.search(r"\d+ of \d+ requests failed|perf_analyzer exited with 99", measurement.problem)
+
+
+def test_rows_of_a_file_are_what_the_model_gets(tmp_path: Path, start_server: StartServer) -> None:
+    """The model fails on any row that is not from the file."""
+    write_timed_model(tmp_path / "models", "picky", batch_ms=1.0, code=PICKY)
+    server = start_server(tmp_path / "models")
+    np.savez(tmp_path / "rows.npz", x=np.full((3, 4), 7.5, dtype=np.float32))
+    data = prepare_file(tmp_path / "rows.npz", tmp_path)
+    assert bench_on(server, "picky", input_data=data).measure(Trial(UNTUNED, 2), SHORT).status == "measured"
+    assert bench_on(server, "picky").measure(Trial(UNTUNED, 2), SHORT).status == "failed"
+
+
+@pytest.fixture
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilot_perf.study.SEARCH_WINDOWS", SHORT)
+    monkeypatch.setattr("pilot_perf.study.CONFIRM_WINDOWS", SHORT)
+    monkeypatch.setattr("pilot_perf.confirm.NUM_PAIRS", 3)
+
+
+@pytest.mark.usefixtures("short_windows")
+def test_a_sweep_from_search_to_proof_and_the_same_call_again_measures_nothing(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    model_dir = write_timed_model(tmp_path / "models", batch_ms=6.0)
+    server = start_server(tmp_path / "models")
+    request = Request("timed", SLO, LEVELS, tmp_path / "out", model_dir=model_dir, max_measurements=8)
+    outcome = run(server, perf_analyzer(), request)
+    assert outcome.verdict is not None
+    assert outcome.verdict.is_a_gain, outcome
+    assert outcome.chosen is not None
+    assert outcome.chosen.max_batch == 8
+    assert outcome.config_file is not None
+    assert read(outcome.config_file.parent).HasField("dynamic_batching")
+    assert not read(model_dir).HasField("dynamic_batching")
+    seen: list[object] = []
+    again = run(server, perf_analyzer(), request, watch=lambda *row: seen.append(row))
+    assert again == outcome
+    assert seen == []
+
+
+@pytest.mark.usefixtures("short_windows")
+def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start_server: StartServer) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=5.0)
+    server = start_server(tmp_path / "models")
+    remote = RemoteServer(server.grpc_url)
+    before = model_control.model_config(server.grpc_url, "timed")
+    loads = Levels(max_concurrency=2)
+    request = Request("timed", SLO, loads, tmp_path / "out", may_reload=False, max_measurements=2)
+    outcome = run(remote, perf_analyzer(), request)
+    assert outcome.winner is not None
+    assert outcome.winner.trial.knobs == UNTUNED
+    assert outcome.verdict is outcome.config_file is None
+    with pytest.raises(PerfError, match=r"--instances, --max-batch, --delay-us change .* add --allow-reload"):
+        run(remote, perf_analyzer(), replace(request, levels=LEVELS))
+    # With leave to reload, it is given back as it was.
+    run(remote, perf_analyzer(), replace(request, levels=LEVELS, may_reload=True, max_measurements=3))
+    assert model_control.model_config(server.grpc_url, "timed") == before
+
+
+def test_a_kill_9_in_mid_sweep_leaves_no_server_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=4.0)
+    study = tmp_path / "study.sqlite"
+    command = [
+        *(sys.executable, "-m", "pilot_cli", "sweep", "timed", "--repository", str(tmp_path / "models")),
+        *("--slo", "p95:60", "--instances", "1", "--max-batch", "1", "--concurrency-max", "16"),
+        *("--max-measurements", "4", "--study", str(study), "--out", str(tmp_path / "out"), "--json"),
+    ]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "[search 2]" in line:
+            # In the middle of the third.
+            time.sleep(1.0)
+            os.kill(first.pid, signal.SIGKILL)
+            break
+    first.stderr.close()
+    first.wait()
+    with Store.open(study) as store:
+        before = store.rows()
+    assert 2 <= len(before) <= 3
+    second = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(second.stdout)["conclusion"]
+    with Store.open(study) as store:
+        assert store.rows()[: len(before)] == before
+        assert len(store.rows()) > len(before)
+    assert f"[search {len(before) + 1}]" in second.stderr
+    assert f"[search {len(before)}]" not in second.stderr
+
+
+def test_a_perf_analyzer_that_hangs_is_a_failed_row(
+    tmp_path: Path, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in its place that says its version and then hangs."""
+    write_timed_model(tmp_path / "models")
+    server = start_server(tmp_path / "models")
+    hanging = tmp_path / "perf_analyzer"
+    hanging.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && { echo "Perf Analyzer Version 2.51.0"; exit 0; }\nsleep 600\n'
+    )
+    hanging.chmod(0o755)
+    monkeypatch.setenv("PERF_ANALYZER", str(hanging))
+    monkeypatch.setattr("pilot_perf.analyzer.GRACE_S", 0.5)
+    measurement = bench_on(server).measure(Trial(UNTUNED, 1), SHORT)
+    assert measurement.status == "failed"
+    assert "still running after" in measurement.problem
+
+
+@pytest.mark.usefixtures("short_windows")
+def test_a_server_that_dies_ends_the_study_and_keeps_what_was_measured(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    model_dir = write_timed_model(tmp_path / "models")
+    server = start_server(tmp_path / "models")
+    request = Request("timed", SLO, LEVELS, tmp_path / "out", model_dir=model_dir, study_file=tmp_path / "s.sqlite")
+    assert server.pid is not None
+    pid = server.pid
+
+    def kill_server(_phase: str, number: int, _measurement: object) -> None:
+        if number == 2:
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(PerfError, match="the server is gone; what was measured is kept"):
+        run(server, perf_analyzer(), request, watch=kill_server)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert [row.measurement.status for row in store.rows()] == ["measured", "measured", "failed"]
+
+
+def test_the_untuned_configuration_serves_the_same_after_an_override(tmp_path: Path, start_server: StartServer) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=1.0)
+    server = start_server(tmp_path / "models")
+    bench = bench_on(server)
+    bench.measure(Trial(Knobs(instances=2, max_batch=4, queue_delay_us=100), 2), SHORT)
+    bench.restore()
+    assert model_control.model_config(server.grpc_url, "timed") == bench.installed
+    rows = np.ones((2, 4), dtype=np.float32)
+    assert np.array_equal(infer(server.grpc_url, "timed", {"x": rows})["y"], rows)

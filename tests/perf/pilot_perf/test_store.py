@@ -1,0 +1,124 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pilot_perf.errors import StudyError
+from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.measures import Figures, Measurement, Stages, Trial
+from pilot_perf.store import Store, first_difference
+
+CONDITIONS = {"slo": "p95:50ms", "space": {"instances": [1, 2]}, "machine.cpus": 2}
+FIGURES = Figures(200.5, {"avg": 9.5, "p95": 12.25}, 500, 2.5, Stages(1.0, None, 3.5, 0.25, 4.0), server_cpu_cores=1.75)
+MEASURED = Measurement(Trial(Knobs("int8", 2, 1, 8, 1000), 16, "because"), "measured", FIGURES)
+FAILED = Measurement(Trial(UNTUNED, 1), "failed", problem="did not load")
+
+
+def make(path: Path) -> Store:
+    return Store.create_or_resume(path, CONDITIONS, 'name: "m"')
+
+
+def test_what_was_added_is_read_back_equal_in_its_order(tmp_path: Path) -> None:
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("search", MEASURED, 4.5)
+        store.add("search", FAILED, 0.5)
+        store.add("confirm", MEASURED, 5.0)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.measurements("search") == [MEASURED, FAILED]
+        assert store.measurements("confirm") == [MEASURED]
+        assert [row.took_s for row in store.rows()] == [4.5, 0.5, 5.0]
+        assert (store.conditions, store.untuned_config) == (CONDITIONS, 'name: "m"')
+
+
+def test_figures_without_stages_and_cpu_stay_without(tmp_path: Path) -> None:
+    bare = Measurement(MEASURED.trial, "measured", Figures(1.0, {"avg": 1.0, "p95": 2.0}, 10, 1.0))
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("search", bare, 1.0)
+        assert store.measurements("search") == [bare]
+
+
+def test_the_same_conditions_resume(tmp_path: Path) -> None:
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("search", MEASURED, 4.5)
+    with make(tmp_path / "s.sqlite") as store:
+        assert len(store.rows()) == 1
+
+
+def test_other_conditions_are_refused_and_the_difference_is_named(tmp_path: Path) -> None:
+    make(tmp_path / "s.sqlite").close()
+    with pytest.raises(StudyError, match=r"slo was 'p95:50ms', now it is 'p99:50ms'.*--study.*--fresh"):
+        Store.create_or_resume(tmp_path / "s.sqlite", {**CONDITIONS, "slo": "p99:50ms"}, "")
+
+
+def test_a_condition_that_only_one_side_has_is_a_difference() -> None:
+    assert first_difference({"a": 1}, {"a": 1, "b": 2}) == "b was None, now it is 2"
+    assert first_difference({"a": [1, 2]}, {"a": (1, 2)}) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough to have a header" * 10])
+def test_another_file_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "s.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StudyError, match="is not a study"):
+        make(path)
+    assert path.read_bytes() == content
+
+
+def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "s.sqlite").close()
+    connection = sqlite3.connect(tmp_path / "s.sqlite")
+    with connection:
+        connection.execute("UPDATE study SET schema_version = 99")
+    connection.close()
+    with pytest.raises(StudyError, match="schema version 99, this is version 1"):
+        Store.open(tmp_path / "s.sqlite")
+
+
+def test_a_missing_study_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"no study at .*tritonpilot sweep"):
+        Store.open(tmp_path / "none.sqlite")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StudyError, match="cannot be written"):
+        make(tmp_path / "file" / "s.sqlite")
+
+
+def test_a_writer_that_is_killed_loses_nothing_that_it_had_added(tmp_path: Path) -> None:
+    """A real kill -9 while another process adds as fast as it can."""
+    path = tmp_path / "s.sqlite"
+    script = (
+        "import sys\nfrom pathlib import Path\n"
+        "from pilot_perf.store import Store\nfrom pilot_perf.measures import Measurement, Trial\n"
+        "from pilot_perf.knobs import UNTUNED\n"
+        "store = Store.create_or_resume(Path(sys.argv[1]), {}, '')\n"
+        "for number in range(1, 10**6):\n"
+        "    store.add('search', Measurement(Trial(UNTUNED, number), 'failed', problem='x'), 0.0)\n"
+        "    print(number, flush=True)\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    for line in writer.stdout:
+        if int(line) >= 20:
+            os.kill(writer.pid, signal.SIGKILL)
+            break
+    rest = writer.stdout.read().split("\n")
+    writer.stdout.close()
+    writer.wait()
+    added = max([20, *(int(text) for text in rest[:-1] if text)])
+    with Store.create_or_resume(path, {}, "") as store:
+        loads = [measurement.trial.concurrency for measurement in store.measurements("search")]
+    # The one that it was adding may be there too.
+    assert loads in (list(range(1, added + 1)), list(range(1, added + 2)))
+
+
+def test_a_measurement_has_figures_exactly_when_it_was_measured() -> None:
+    with pytest.raises(ValueError, match="failed must not hold figures"):
+        Measurement(Trial(UNTUNED, 1), "failed", FIGURES)
+    with pytest.raises(ValueError, match="measured must hold figures"):
+        Measurement(Trial(UNTUNED, 1), "measured")

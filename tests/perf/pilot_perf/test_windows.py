@@ -1,0 +1,32 @@
+from pilot_perf.slo import parse_slo
+from pilot_perf.windows import WindowPlan, disagreement
+
+P95 = parse_slo(["p95:50"])
+
+
+def test_too_few_requests_ask_for_a_longer_window() -> None:
+    plan = WindowPlan(window_ms=700)
+    assert plan.longer(700, 100, P95) is None
+    assert plan.longer(700, 40, P95) == 2100
+    assert plan.longer(700, 99, P95) == 1400
+
+
+def test_windows_never_grow_past_the_cap() -> None:
+    plan = WindowPlan(window_ms=700, max_window_ms=5000)
+    assert plan.longer(700, 0, P95) == 5000
+    assert plan.longer(5000, 3, P95) is None
+
+
+def test_windows_that_agree_have_no_problem() -> None:
+    assert disagreement([95.0, 100.0, 105.0], 3000) is None
+
+
+def test_windows_that_differ_say_by_how_much() -> None:
+    assert disagreement([50.0, 100.0, 150.0], 3000) == (
+        "throughput of the windows differs by 100% (50, 100, 150 requests/s); at most 35% is steady"
+    )
+
+
+def test_few_requests_may_differ_more() -> None:
+    assert disagreement([80.0, 100.0, 130.0], 3000) is not None
+    assert disagreement([80.0, 100.0, 130.0], 300) is None
