@@ -45,7 +45,7 @@ def generate(
         running = [sequence for sequence in unfinished if random.random() >= rest] or unfinished[:1]
         random.shuffle(running)  # type: ignore[arg-type]
         steps = [_next_step(sequence, int(random.integers(1, max_chunk + 1))) for sequence in running]
-        logits = runner.forward(build_batch(steps, runner.block_size)).numpy()
+        logits = runner.forward(build_batch(steps, runner.block_size)).cpu().numpy()
         rows = iter(logits)
         for sequence, step in zip(running, steps, strict=True):
             sequence.num_computed += len(step.token_ids)

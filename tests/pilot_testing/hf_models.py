@@ -80,10 +80,10 @@ def make_model(family: str, folder: Path, *, seed: int = 0, shard_bytes: int | N
     return model
 
 
-def load(folder: Path, *, intra_op_threads: int | None = 1, **settings: Any) -> Runner:
-    """Our runner on the CPU; one thread, since a tiny product is done before a second one wakes up."""
+def load(folder: Path, *, intra_op_threads: int | None = 1, device: str = "cpu", **settings: Any) -> Runner:
+    """Our runner; on the CPU with one thread, since a tiny product is done before a second one wakes up."""
     inflight = InflightConfig(intra_op_threads=intra_op_threads)
-    return load_runner(EngineConfig(model=folder, tokenizer=folder, device="cpu", inflight=inflight, **settings))
+    return load_runner(EngineConfig(model=folder, tokenizer=folder, device=device, inflight=inflight, **settings))
 
 
 @torch.inference_mode()

@@ -69,9 +69,10 @@ class TorchRunner:
             ("token id", batch.token_ids, self.vocab_size),
             ("position", batch.positions, self.max_model_len),
             ("slot", batch.slots, self.num_blocks * self.block_size),
+            ("block", batch.block_table, self.num_blocks),
             ("sampled row", batch.sampled_rows, batch.num_tokens),
         ):
-            if len(values) and (values.min() < 0 or values.max() >= limit):
+            if values.size and (values.min() < 0 or values.max() >= limit):
                 raise ValueError(f"{name} {values.min()} .. {values.max()} is outside 0 .. {limit - 1}")
 
 

@@ -54,6 +54,7 @@ def test_every_row_of_the_vocabulary_can_be_fed(runner: Runner) -> None:
         ("token_ids", -1, "token id -1"),
         ("positions", 256, "position 256"),
         ("slots", 64, "slot 64"),
+        ("block_table", 16, "block 16"),
         ("sampled_rows", 1, "sampled row 1"),
     ],
 )
@@ -62,7 +63,8 @@ def test_index_out_of_range_is_refused_before_anything_is_written(
 ) -> None:
     good = build_batch([SequenceStep([5], 0, [0], [0])], 4)
     before = runner.forward(good)
-    arrays: dict[str, Any] = {**vars(good), field: np.array([value])}
+    shape = vars(good)[field].shape
+    arrays: dict[str, Any] = {**vars(good), field: np.full(shape, value)}
     with pytest.raises(ValueError, match=message):
         runner.forward(Batch(**arrays))
     assert torch.equal(runner.forward(good), before)
@@ -86,8 +88,5 @@ def test_setting_that_cannot_be_is_refused_at_load(folder: Path, settings: dict[
     ("device", "message"), [("tpu", "is none that torch knows|not supported"), ("cuda:99", "cuda:99")]
 )
 def test_device_that_is_not_there_is_refused(folder: Path, device: str, message: str) -> None:
-    from pilot_llm.config import EngineConfig
-    from pilot_llm.runner import load_runner
-
     with pytest.raises(ConfigError, match=message):
-        load_runner(EngineConfig(model=folder, tokenizer=folder, device=device))
+        load(folder, device=device)

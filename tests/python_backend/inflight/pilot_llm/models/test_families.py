@@ -73,3 +73,23 @@ def test_cache_in_16_bit_stays_near_the_float32_cache(tmp_path: Path) -> None:
     )
     differences = [np.abs(ours.logits[0] - other.logits[0]).max() for ours, other in zip(exact, rounded, strict=True)]
     assert 0 < max(differences) < 0.05
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_gives_the_same_logits_on_a_gpu(family: str, tmp_path: Path) -> None:
+    make_model(family, tmp_path)
+    on_cpu, on_gpu = (
+        generate(
+            load(tmp_path, device=device, dtype="float32", num_gpu_blocks_override=32),
+            prompts(0),
+            NUM_TOKENS,
+            seed=0,
+            max_chunk=20,
+        )
+        for device in ("cpu", "cuda")
+    )
+    for ours, other in zip(on_gpu, on_cpu, strict=True):
+        assert ties_until_difference(ours, other.output) in (None, 1)
+        np.testing.assert_allclose(ours.logits[0], other.logits[0], atol=1e-4, rtol=0)
