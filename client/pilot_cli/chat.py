@@ -1,5 +1,6 @@
 """`tritonpilot chat`: a conversation in the terminal, in the model's own chat template."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.generate_options import sampling_options, sampling_params
-from pilot_cli.repositories import default_repository
 
 if TYPE_CHECKING:
     from pilot_client.chat_template import ChatTemplate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--repository",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Model repository in which MODEL's folder holds the template.",
+    help="Model repository in which MODEL's folder holds the template.  [default: the one that `serve` takes]",
 )
 @sampling_options
 def command(
@@ -113,19 +113,19 @@ class Conversation:
 
 def _folder_in_repository(model: str, repository: Path | None) -> Path:
     """Where the model's tokenizer lies: the newest version's folder, or the one that its model.json names."""
-    import json
-
+    from pilot_cli.repositories import default_repository
     from pilot_client.errors import ChatTemplateError
 
-    folder = (repository or default_repository(model)) / model
-    versions = sorted((path for path in folder.glob("[0-9]*") if path.name.isdigit()), key=lambda path: int(path.name))
-    if not versions:
+    repository = repository or default_repository(model)
+    folders = [path for path in (repository / model).glob("*") if path.name.isdigit()]
+    if not folders:
         raise ChatTemplateError(
-            f"no model {model!r} in {folder.parent}, where its chat template would be: give the model repository with "
+            f"no model {model!r} in {repository}, where its chat template would be: give the model repository with "
             "--repository, or the folder of the tokenizer with --tokenizer"
         )
+    newest = max(folders, key=lambda path: int(path.name))
     try:
-        settings = json.loads((versions[-1] / "model.json").read_text())
-        return (versions[-1] / (settings.get("tokenizer") or settings.get("model") or ".")).resolve()
+        settings = json.loads((newest / "model.json").read_text())
+        return (newest / (settings.get("tokenizer") or settings.get("model") or ".")).resolve()
     except (OSError, ValueError, AttributeError) as error:
-        raise ChatTemplateError(f"{versions[-1] / 'model.json'} cannot be read: {error}") from error
+        raise ChatTemplateError(f"{newest / 'model.json'} cannot be read: {error}") from error
