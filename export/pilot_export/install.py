@@ -118,7 +118,7 @@ def _swap(model_dir: Path, staging: Path, staged: Mapping[str, Path], removed: S
                 staged[name].replace(place)
             else:
                 place.unlink(missing_ok=True)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         for place, before in reversed(saved):
             if before is None:
                 place.unlink(missing_ok=True)

@@ -84,9 +84,20 @@ def read_all(repository: Path) -> list[Manifest]:
     return [manifest for folder in sorted(repository.glob("*/[0-9]*")) for manifest in read_version(folder)]
 
 
-def read_version(version_dir: Path) -> list[Manifest]:
-    """The manifests in one version folder; none where there is no such folder."""
-    return [_read(path) for path in sorted(version_dir.glob("model.*.json"))]
+def read_version(version_dir: Path, *, skip_broken: bool = False) -> list[Manifest]:
+    """The manifests in one version folder; none where there is no such folder.
+
+    Raises:
+        ExportError: one of them cannot be read, unless `skip_broken`.
+    """
+    found = []
+    for path in sorted(version_dir.glob("model.*.json")):
+        try:
+            found.append(_read(path))
+        except ExportError:
+            if not skip_broken:
+                raise
+    return found
 
 
 def _read(path: Path) -> Manifest:

@@ -234,7 +234,8 @@ def _install(spec: ExportSpec, model_dir: Path, build_dir: Path, variants: Seque
             name = file_name(variant.precision)
             files[f"{VERSION}/{name}"] = build_dir / name
             files[f"{VERSION}/{manifests.manifest_name(variant.precision)}"] = manifests.write_text(variant.manifest)
-    earlier = manifests.read_version(model_dir / VERSION)
+    # A broken manifest must not stop the export that would mend it.
+    earlier = manifests.read_version(model_dir / VERSION, skip_broken=True)
     source = next(variant.manifest.source_sha256 for variant in variants if variant.manifest is not None)
     judged = {variant.precision for variant in variants}
     stale = [

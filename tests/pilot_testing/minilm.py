@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import pilot_export
 from pilot_base.packages import cache_dir
 from pilot_export.manifest import library_versions
 from pilot_server import model_repository_dir
+
+
+# Modules of the export that only serve LLMs.
+_OTHER_MODELS = ("llm", "gguf")
+_KEEP_S = 7 * 24 * 3600
 
 
 def exported_minilm() -> Path:
@@ -24,6 +30,9 @@ def exported_minilm() -> Path:
     if done.is_dir():
         return done
     root.mkdir(parents=True, exist_ok=True)
+    for old in root.glob("minilm-*"):
+        if time.time() - old.stat().st_mtime > _KEEP_S:
+            shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".minilm-") as name:
         room = Path(name) / "made"
         repository = room / "model_repository"
@@ -45,7 +54,8 @@ def export_report(exported: Path) -> dict[str, Any]:
 
 def _key() -> str:
     digest = hashlib.sha256(json.dumps(library_versions()).encode())
-    sources = sorted(Path(pilot_export.__file__).parent.rglob("*.py"))
+    modules = sorted(Path(pilot_export.__file__).parent.rglob("*.py"))
+    sources = [path for path in modules if not path.name.startswith(_OTHER_MODELS)]
     for path in [*sources, model_repository_dir() / "minilm" / "config.pbtxt"]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

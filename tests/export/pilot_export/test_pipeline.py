@@ -99,6 +99,7 @@ def test_a_forced_variant_says_so_and_goes_with_the_weights_it_came_from(tmp_pat
     assert any("mean cosine" in reason for reason in forced.failed_gate)
 
     (version_dir / "notes.txt").write_text("a person's own file")
+    (version_dir / "model.fp32.json").write_text("broken")
     export(doubler_spec(Tripler), tmp_path, recipes=both, precisions=[])
     assert files(version_dir) == {"model.fp32.onnx", "model.fp32.json", "notes.txt"}
 
