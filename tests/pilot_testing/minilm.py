@@ -13,7 +13,6 @@ from pilot_base.packages import cache_dir
 from pilot_export.manifest import library_versions
 from pilot_server import model_repository_dir
 
-
 # Modules of the export that only serve LLMs.
 _OTHER_MODELS = ("llm", "gguf")
 _KEEP_S = 7 * 24 * 3600
