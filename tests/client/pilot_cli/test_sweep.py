@@ -1,0 +1,103 @@
+"""What `sweep`, `tune` and `report` say when they are used wrongly, and how they print a result."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pilot_base.errors import PilotError
+from pilot_cli.main import cli
+from pilot_cli.sweep_outcome import outcome_json, outcome_table
+from pilot_perf.confirm import Side, judge
+from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.session import Outcome
+from pilot_perf.slo import parse_slo
+
+SLO = parse_slo(["p95:50"])
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep",), "Missing argument 'MODEL'"),
+        (("sweep", "m", "--instances", "1;2"), "'1;2' is not a list of whole numbers, such as 1,2,4"),
+        (("sweep", "m", "--url", "h:1", "--repository", "r"), "give one of them"),
+        (("sweep", "m", "--allow-reload"), "--allow-reload is for a server at --url"),
+        (("sweep", "m", "--input-data", "/no/such"), "does not exist"),
+        (("tune",), "Missing argument 'SPEC|MODEL'"),
+        (("tune", "m", "--max-measurements", "0"), "0 is not in the range"),
+        (("report",), "Missing argument 'STUDY'"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_names_the_option(arguments: tuple[str, ...], message: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "m", "--slo", "fast"), "budget 'fast' is not understood: a budget looks like p95:50ms"),
+        (("tune", "m", "--slo", "p95:0"), "can never be kept"),
+        (("report", "/no/study.sqlite"), "There is no study at /no/study.sqlite"),
+        (("sweep", "m", "--url", "127.0.0.1:1"), "no Triton server at 127.0.0.1:1"),
+        (("sweep", "m", "--repository", "/no/models"), "no model repository at /no/models"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_in_one_line(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert isinstance(result.exception, PilotError), result.output
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def side(knobs: Knobs, load: int, rates: list[float], p95_ms: float) -> Side:
+    trial = Trial(knobs, load)
+    rounds = [Measurement(trial, "measured", Figures(r, {"avg": 1.0, "p95": p95_ms}, 500, 5.0)) for r in rates]
+    return Side(trial, tuple(rounds))
+
+
+def confirmed() -> Outcome:
+    verdict = judge(
+        side(UNTUNED, 2, [100.0, 101.0, 99.0], 40.0), side(Knobs("int8"), 8, [300.0, 306.0, 294.0], 45.0), SLO
+    )
+    winner = verdict.chosen.rounds[0]
+    return Outcome(Path("s.sqlite"), SLO, 20, winner, winner, verdict, Path("config.pbtxt"))
+
+
+def test_the_table_sets_both_sides_beside_each_other() -> None:
+    assert outcome_table(confirmed()).splitlines() == [
+        "               untuned        chosen",
+        "configuration  as installed   int8",
+        "in flight      2              8",
+        "throughput     100/s          300/s",
+        "p95            40.0 ms        45.0 ms",
+        "kept p95:50ms  3 of 3 rounds  3 of 3 rounds",
+        "Ratio chosen / untuned: 3.00 [2.93, 3.08] (mean of the log ratios of interleaved pairs, Student's t interval "
+        "at 95%; 3 pairs)",
+        "Conclusion: the chosen configuration is faster within the budget",
+    ]
+
+
+def test_the_json_has_the_same_figures() -> None:
+    result = outcome_json(confirmed())
+    assert result["tuned"]["throughput_per_s"] == 300.0
+    assert result["untuned"]["latency_ms"] == {"p95": 40.0}
+    assert result["ratio"]["pairs"] == 3
+    assert result["chosen_knobs"]["precision"] == "int8"
+
+
+def test_nothing_within_the_budget_is_said_with_the_nearest_miss() -> None:
+    near = side(UNTUNED, 1, [10.0], 70.0).rounds[0]
+    outcome = Outcome(Path("s.sqlite"), SLO, 3, None, near, None, None)
+    assert outcome_table(outcome) == "Nothing keeps p95:50ms.\nNearest: untuned; 1 in flight: p95 70.0 ms"
+    assert outcome_json(outcome)["chosen_knobs"] is None
