@@ -8,7 +8,8 @@
                and 256 running sequences; once the engine thread alone, once with the responder making texts beside it
     books      scheduler and block pool alone: time per operation at growing sizes; linear means it stays level
 
-Times are medians of the repetitions, with the smallest and the largest. No model, no server, no network.
+Wall times suffer from whatever else the machine does; `cpu_ms` and the times of the books are the thread's own CPU.
+Of a step: median, smallest, largest. No model, no server, no network.
 """
 
 import argparse
@@ -262,10 +263,10 @@ def measure_step_with_responder(num_running: int, tokens: int) -> dict[str, Any]
 
 
 def timed_us(operation: Callable[[], None], times: int) -> float:
-    before_s = time.perf_counter()
+    before_s = time.thread_time()
     for _ in range(times):
         operation()
-    return (time.perf_counter() - before_s) / times * 1e6
+    return (time.thread_time() - before_s) / times * 1e6
 
 
 def measure_pool(num_blocks: int) -> dict[str, Any]:
@@ -292,16 +293,16 @@ def measure_queue(num_waiting: int) -> dict[str, Any]:
     """Arrivals, a step in front of a long queue, cancellations from its middle."""
     scheduler = Scheduler(BlockPool(100_000), block_size=BLOCK_SIZE, max_num_seqs=64, max_num_batched_tokens=4096)
     groups = [make_group(ticket, [ticket % VOCAB_SIZE] * 40, 100) for ticket in range(num_waiting + 64)]
-    before_s = time.perf_counter()
+    before_s = time.thread_time()
     for group in groups:
         scheduler.add(group)
-    add_us = (time.perf_counter() - before_s) / len(groups) * 1e6
+    add_us = (time.thread_time() - before_s) / len(groups) * 1e6
     scheduler.schedule(0.0)
     step_us = timed_us(lambda: [scheduler.schedule(0.0)], 20)
-    before_s = time.perf_counter()
+    before_s = time.thread_time()
     for group in groups[64::2]:
         scheduler.abort(group.ticket)
-    abort_us = (time.perf_counter() - before_s) / (num_waiting / 2) * 1e6
+    abort_us = (time.thread_time() - before_s) / (num_waiting / 2) * 1e6
     return {
         "what": "queue",
         "waiting": num_waiting,
@@ -351,6 +352,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write conditions and rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # as model.py does: what was imported is no garbage, and looking through it takes 150 ms
     conditions = {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,24 @@ def test_shutdown_lets_running_requests_finish() -> None:
         sinks = [submit(engine, [index], max_tokens=40, ignore_eos=True) for index in range(12)]
         assert engine.shutdown(30) == []
         assert all(sink.is_finished and sink.error is None and len(sink.token_ids()) == 40 for sink in sinks)
+
+
+def test_engine_that_dies_while_a_request_is_being_accepted_answers_it_and_forgets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = Recorder()
+    with running_engine() as engine:
+        watch = engine._watcher.watch
+
+        def die_first(*args: Any) -> None:
+            engine._die("just now")
+            sink.wait()
+            watch(*args)
+
+        monkeypatch.setattr(engine._watcher, "watch", die_first)
+        submit(engine, [1], sink=sink)
+        assert sink.num_finals == 1
+        assert not engine._watcher._watched
 
 
 def test_every_thread_is_gone_after_shutdown() -> None:
