@@ -48,5 +48,5 @@ def command(source: str, name: str | None, repository: Path | None, link: bool, 
             f"same best token as transformers at {result.num_agreeing} of {result.num_positions} positions{ties}; "
             f"logits differ by at most {result.max_logit_difference:.1e}"
         )
-    click.echo(f"\nServe it:  tritonpilot serve {repository}")
+    click.echo(f"\nServe it:  tritonpilot serve{f' {repository}' if repository else ''}")
     click.echo(f"Try it:    tritonpilot generate {export.model} 'Why is the sky blue?'")

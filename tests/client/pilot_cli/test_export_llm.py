@@ -21,6 +21,14 @@ def test_export_says_what_was_compared_and_how_to_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "models" / "tiny" / "1" / "model.safetensors").is_file()
 
 
+def test_without_a_repository_the_working_copy_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_model_folder(tmp_path / "tiny")
+    result = CliRunner().invoke(cli, ["export", "llm", "tiny", "--no-verify"], catch_exceptions=False)
+    assert "Serve it:  tritonpilot serve\n" in result.stdout
+    assert (tmp_path / "build" / "model_repository" / "tiny" / "1" / "model.safetensors").is_file()
+
+
 def test_json_holds_the_verification(tmp_path: Path) -> None:
     make_model_folder(tmp_path / "tiny")
     arguments = [
