@@ -106,6 +106,7 @@ class LetterTokenizer:
 
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 "
     vocab_size = VOCAB_SIZE
+    longest_token_chars = 1
     eos_token_ids = frozenset([EOS])
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -62,6 +62,7 @@ class Admission:
         if isinstance(request.prompt, str):
             if not request.prompt:
                 raise InvalidRequestError("the prompt is empty")
+            self._refuse_hopeless(request)
             token_ids = self._tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
         else:
             token_ids = _checked_token_ids(request.prompt, self._vocab_size)
@@ -69,6 +70,16 @@ class Admission:
         if keep is not None:
             token_ids = token_ids[-(self._limits.max_model_len - 1 if keep == -1 else keep) :]
         return token_ids
+
+    def _refuse_hopeless(self, request: Request) -> None:
+        """To encode some megabytes takes many seconds, in which nobody else's prompt is encoded."""
+        if request.params.truncate_prompt_tokens is not None:
+            return
+        num_chars, limit = len(request.prompt), self._limits.max_model_len
+        if num_chars > limit * self._tokenizer.longest_token_chars:
+            raise InvalidRequestError(
+                f"the prompt of {num_chars} characters is more than {limit} tokens, the model's max_model_len"
+            )
 
     def _score(self, request: Request, arrival_s: float) -> float:
         if self._config.scheduling_policy == "fcfs":

@@ -18,6 +18,10 @@ class Tokenizer(Protocol):
         """Token ids are below it. May be smaller than the model's row count of logits, which is often padded."""
 
     @property
+    def longest_token_chars(self) -> int:
+        """No token stands for more characters of a prompt: tells texts that can never fit before they are encoded."""
+
+    @property
     def eos_token_ids(self) -> frozenset[int]:
         """Tokens that end an answer; some models have several."""
 
@@ -44,8 +48,9 @@ class HfTokenizer:
         added = tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._special_id_by_text = {added[token_id].content: token_id for token_id in self._special_ids}
-        ids = tokenizer.get_vocab(with_added_tokens=True).values()
-        self.vocab_size = max(ids, default=-1) + 1
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        self.longest_token_chars = max(map(len, vocabulary), default=1)
 
     @classmethod
     def from_folder(cls, folder: Path) -> HfTokenizer:
