@@ -56,8 +56,14 @@ class Study:
             if step.trial is None:
                 break
             history.append(self._run("search", len(history) + 1, step.trial, SEARCH_WINDOWS))
-        if history and all(measurement.figures is None for measurement in history):
-            raise PerfError(f"no measurement succeeded; the first said: {history[0].problem}")
+            # What fails the installed configuration would fail all others, one after the other.
+            if history[0].status == "failed":
+                break
+        if history and history[0].status == "failed":
+            raise PerfError(
+                f"the installed configuration cannot be measured: {history[0].problem}. Mend that (a model with free "
+                "dimensions needs --input-data), then start anew with --fresh"
+            )
         return best_kept(history, self.slo)
 
     def confirm(self) -> Verdict | None:

@@ -1,4 +1,7 @@
-"""Sweeps of a tiny model on the real tritonserver with the real perf_analyzer, with short windows."""
+"""A tiny model on the real tritonserver under the real perf_analyzer, with short windows.
+
+From search to proof in one go: test_tune.py of pilot_cli.
+"""
 
 import json
 import os
@@ -17,7 +20,6 @@ import pytest
 
 from pilot_client import repository as model_control
 from pilot_client.infer import infer
-from pilot_client.model_config import read
 from pilot_perf.analyzer import Target
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
@@ -144,29 +146,6 @@ def test_rows_of_a_file_are_what_the_model_gets(tmp_path: Path, start_server: St
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pilot_perf.study.SEARCH_WINDOWS", SHORT)
-    monkeypatch.setattr("pilot_perf.study.CONFIRM_WINDOWS", SHORT)
-    monkeypatch.setattr("pilot_perf.confirm.NUM_PAIRS", 3)
-
-
-@pytest.mark.usefixtures("short_windows")
-def test_a_sweep_from_search_to_proof_and_the_same_call_again_measures_nothing(
-    tmp_path: Path, start_server: StartServer
-) -> None:
-    model_dir = write_timed_model(tmp_path / "models", batch_ms=6.0)
-    server = start_server(tmp_path / "models")
-    request = Request("timed", SLO, LEVELS, tmp_path / "out", model_dir=model_dir, max_measurements=8)
-    outcome = run(server, perf_analyzer(), request)
-    assert outcome.verdict is not None
-    assert outcome.verdict.is_a_gain, outcome
-    assert outcome.chosen is not None
-    assert outcome.chosen.max_batch == 8
-    assert outcome.config_file is not None
-    assert read(outcome.config_file.parent).HasField("dynamic_batching")
-    assert not read(model_dir).HasField("dynamic_batching")
-    seen: list[object] = []
-    again = run(server, perf_analyzer(), request, watch=lambda *row: seen.append(row))
-    assert again == outcome
-    assert seen == []
 
 
 @pytest.mark.usefixtures("short_windows")

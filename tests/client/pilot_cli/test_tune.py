@@ -1,0 +1,55 @@
+"""`tune` from a model in a repository to its proven configuration, on the real server, with short windows."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pilot_cli.main import cli
+from pilot_cli.tune_target import UNTUNED_FILE
+from pilot_client.model_config import read
+from pilot_perf.errors import PerfError
+from pilot_perf.windows import WindowPlan
+from pilot_testing.timed_model import write_timed_model
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("pilot_perf.study.SEARCH_WINDOWS", WindowPlan(window_ms=300))
+    monkeypatch.setattr("pilot_perf.study.CONFIRM_WINDOWS", WindowPlan(window_ms=300))
+    monkeypatch.setattr("pilot_perf.confirm.NUM_PAIRS", 3)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothing(
+    tmp_path: Path,
+) -> None:
+    committed = write_timed_model(tmp_path / "models", batch_ms=6.0)
+    before = (committed / "config.pbtxt").read_text()
+    arguments = ["tune", "timed", "--repository", "models", "--slo", "p95:60", "--instances", "1", "--max-batch", "1,8"]
+    arguments += ["--delay-us", "0", "--concurrency-max", "16", "--max-measurements", "7", "--json"]
+    first = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert first.exit_code == 0, first.output
+    result = json.loads(first.stdout)
+    assert result["chosen_knobs"]["max_batch"] == 8
+    assert result["ratio"]["low"] > 1
+    assert all(Path(path).stat().st_size > 500 for path in result["report"].values())
+    copy = tmp_path / "build" / "model_repository" / "timed"
+    assert read(copy).HasField("dynamic_batching")
+    assert (copy / UNTUNED_FILE).read_text() == (committed / "config.pbtxt").read_text() == before
+
+    second = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert json.loads(second.stdout) == result
+    assert "[search" not in second.stderr
+    assert "[confirm" not in second.stderr
+
+
+def test_an_installed_configuration_that_cannot_be_measured_ends_it_at_once(tmp_path: Path) -> None:
+    folder = write_timed_model(tmp_path / "models")
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace("dims: [ 4 ]", "dims: [ -1 ]"))
+    with pytest.raises(PerfError, match=r"cannot be measured: .*--input-data"):
+        CliRunner().invoke(cli, ["tune", "timed", "--repository", "models"], catch_exceptions=False)
