@@ -49,4 +49,4 @@ def command(source: str, name: str | None, repository: Path | None, link: bool, 
             f"logits differ by at most {result.max_logit_difference:.1e}"
         )
     click.echo(f"\nServe it:  tritonpilot serve{f' {repository}' if repository else ''}")
-    click.echo(f"Try it:    tritonpilot generate {export.model} 'Why is the sky blue?'")
+    click.echo(f"Try it:    tritonpilot generate {export.model} 'Once upon a time'")

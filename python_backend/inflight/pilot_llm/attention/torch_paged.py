@@ -75,7 +75,10 @@ class TorchPagedAttention:
         self._cache_dtype = cache_dtype
         self._device = device
         size = (2, shape.num_blocks + 1, shape.block_size, shape.num_kv_heads, shape.head_dim)
-        self._layers = [torch.zeros(size, dtype=cache_dtype, device=device) for _ in shape.windows]
+        # Not zeroed: on a CPU, pages that no block has used yet cost no memory and no time.
+        self._layers = [torch.empty(size, dtype=cache_dtype, device=device) for _ in shape.windows]
+        for cache in self._layers:
+            cache[:, shape.num_blocks].zero_()
         self._step: _Step | None = None
 
     def begin_step(self, batch: Batch) -> None:
