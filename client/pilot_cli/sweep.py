@@ -8,7 +8,7 @@ import click
 
 from pilot_cli.output import json_option, print_json
 from pilot_cli.repositories import default_repository
-from pilot_cli.sweep_options import DEFAULT_SLO, levels_of, sweep_options
+from pilot_cli.sweep_options import DEFAULT_SLO, INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
 
@@ -65,9 +65,14 @@ def command(
     slo = parse_slo(slo_texts or (DEFAULT_SLO,))
     results_dir = results_dir or Path("build/results") / model
     levels = levels_of(options)
+    tuned_with = results_dir / INPUT_FILE
+    if options["input_data"] is None and tuned_with.is_file():
+        options["input_data"] = tuned_with
     with ExitStack() as stack:
         watcher = stack.enter_context(Watcher(slo, options["max_measurements"]))
         analyzer = perf_analyzer(watcher.say)
+        if options["input_data"] == tuned_with:
+            watcher.say(f"Sending the rows of {tuned_with}, where an earlier run has put them")
         if url is not None:
             from pilot_client.address import resolve_url
             from pilot_perf.remote import RemoteServer

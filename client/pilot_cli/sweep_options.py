@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pilot_perf.default_space import Levels
 
 DEFAULT_SLO = "p95:50ms"
+# Where `tune` puts a spec's sample rows, in the results of the model, and where `sweep` finds them.
+INPUT_FILE = "input_data.json"
 
 
 class IntList(click.ParamType[tuple[int, ...]]):

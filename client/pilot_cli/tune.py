@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
-from pilot_cli.sweep_options import DEFAULT_SLO, levels_of, sweep_options
+from pilot_cli.sweep_options import DEFAULT_SLO, INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
 
@@ -75,7 +75,7 @@ def command(
         results_dir = build / "results" / target.model
         results_dir.mkdir(parents=True, exist_ok=True)
         if options["input_data"] is None and target.spec is not None:
-            options["input_data"] = write_rows(target.spec.samples, results_dir / "input_data.json")
+            options["input_data"] = write_rows(target.spec.samples, results_dir / INPUT_FILE)
         watcher.step(2, "Server")
         with start_embedded(target.model_dir.parent, load=(target.model,), say=say) as server:
             say(f"Serving {target.model} on {server.http_url} (HTTP) and {server.grpc_url} (gRPC)")

@@ -3,7 +3,8 @@
 Its defaults are not used, for reasons found in 2.51: it wants three windows within 10% of each other and repeats
 until then, so half of its launches end without a number; its -l compares the average; --request-count computes a
 wrong throughput. Here it always runs three windows of a given length and reports them merged (a stability of 999%),
-and whether the windows agree is judged by us from their own rates.
+and whether the windows agree is judged by us from their own rates. Its profile export is not asked for: it records
+every input and output tensor, which slows the client on the server's own cores (and has come out empty for large ones).
 """
 
 import os

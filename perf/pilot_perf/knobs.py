@@ -33,6 +33,10 @@ class Knobs:
     def is_untuned(self) -> bool:
         return all(value is None for value in self.as_dict().values())
 
+    def oversubscribes(self, cpus: int) -> bool:
+        """Whether the instances' threads are known to outnumber the cores."""
+        return (self.instances or 1) * (self.intra_op_threads or 1) > cpus
+
     def as_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 

@@ -43,6 +43,12 @@ class Content:
     conditions: dict[str, object]
     created_at: str
 
+    def name_of(self, knobs: Knobs) -> str:
+        """The configuration in words, with a flag where its threads outnumber the cores of the machine."""
+        cpus = self.conditions.get("machine.cpus")
+        flag = " (more threads than cores)" if isinstance(cpus, int) and knobs.oversubscribes(cpus) else ""
+        return f"{knobs}{flag}"
+
     @property
     def limit_ms(self) -> float:
         return self.slo.budgets[0].limit_ms

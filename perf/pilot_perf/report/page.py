@@ -88,7 +88,7 @@ def _comparison(content: Content) -> str:
     rows = [
         [
             name,
-            str(side.trial.knobs),
+            content.name_of(side.trial.knobs),
             side.trial.concurrency,
             _number(side.throughput_per_s, 0),
             *(_number(side.latency_ms(m), 1) for m in measures),
@@ -118,7 +118,7 @@ def _measurements(content: Content) -> str:
     rows, kinds = [], []
     for number, row in enumerate(content.rows, start=1):
         trial, figures = row.measurement.trial, row.measurement.figures
-        cells: list[Any] = [number, row.phase, str(trial.knobs), trial.concurrency]
+        cells: list[Any] = [number, row.phase, content.name_of(trial.knobs), trial.concurrency]
         if figures is None:
             cells += [""] * (len(measures) + 3)
             cells += [f"{row.measurement.status}: {row.measurement.problem}", trial.reason]

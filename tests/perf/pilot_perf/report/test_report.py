@@ -29,7 +29,7 @@ MODEL = SimulatedModel(4.0, 1.0, {"int8": 0.6}, 0.4, cores=2, window_noise=0.02,
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study of a simulated server, with one failed measurement among the others."""
     path = tmp_path_factory.mktemp("study") / "s.sqlite"
-    with Store.create_or_resume(path, {"model": "m<script>", "slo": str(SLO)}, CONFIG) as store:
+    with Store.create_or_resume(path, {"model": "m<script>", "slo": str(SLO), "machine.cpus": 2}, CONFIG) as store:
         failed = Trial(Knobs("int8", 2, 2, 8, 0), 7, "to see a failure")
         store.add("search", Measurement(failed, "failed", problem="did not <load>"), 1.0)
         while (trial := next_trial(lambda: quick(SPACE, SLO, 2, 60), store.measurements("search")).trial) is not None:
@@ -64,6 +64,8 @@ def test_the_page_needs_nothing_from_outside_and_holds_every_measurement(study: 
     assert html.split("<h2>Conditions")[0].split("<h2>All")[1].count("<tr class=") == num_rows
     assert "did not &lt;load&gt;" in html
     assert "m<script>" not in html
+    assert "int8, instances 2, threads 2, max batch 8, delay us 0 (more threads than cores)" in html
+    assert "threads 1, max batch 8, delay us 0 (more" not in html
     assert html.count("Plotly.newPlot(") == 1 + ("Where the time" in html)
 
 
