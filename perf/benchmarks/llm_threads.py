@@ -69,6 +69,7 @@ class WordTokenizer:
     """Every token is a word."""
 
     vocab_size = VOCAB_SIZE
+    longest_token_chars = 5
     eos_token_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
