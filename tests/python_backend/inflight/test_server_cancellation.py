@@ -5,6 +5,7 @@ import json
 import queue
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -109,3 +110,17 @@ def test_a_requests_own_timeout_ends_it_on_time(server: RunningServer, is_parame
         assert "timeout of 0.4 s" in error.message()
     assert 0.3 < time.monotonic() - started < 2.0
     wait_for(lambda: is_idle(server), NOTICED_WITHIN_S, "freed")
+
+
+def test_asking_for_cancellation_never_meets_the_end_of_a_request(start_tiny: Any) -> None:
+    """Triton frees a request with its final response, and a question about it afterwards would crash the server."""
+    hasty: RunningServer = start_tiny(inflight={"cancellation_check_period_ms": 0.2})
+    params = {"max_tokens": 2, "temperature": 0}
+
+    def run(_client: int) -> str:
+        return "".join(piece.text for piece in stream(hasty.grpc_url, "tiny", "Once", params))
+
+    with ThreadPoolExecutor(16) as threads:
+        texts = set(threads.map(run, range(400)))
+    assert len(texts) == 1
+    assert hasty.is_alive()

@@ -174,3 +174,19 @@ def test_our_client_speaks_it_too(server: RunningServer, oracle: str) -> None:
     pieces = list(stream_text(server.grpc_url, "tiny", "Once upon", params))
     assert "".join(piece.text for piece in pieces) == oracle
     assert len(pieces) > 1
+
+
+def test_a_batch_that_the_queue_cannot_hold_is_answered_once_as_a_whole(start_tiny: Any) -> None:
+    small: RunningServer = start_tiny(
+        max_num_seqs=1, max_num_batched_tokens=64, inflight={"contract": "tensorrtllm", "max_queue_size": 1}
+    )
+    batch = {
+        "text_input": rows(*["Once upon"] * 8),
+        "max_tokens": column(np.int32, *[50] * 8),
+        "stream": column(np.bool_, *[True] * 8),
+    }
+    for _ in range(3):
+        answer = ask(small, **batch)
+        assert len(answer.errors) == 1
+        assert answer.errors[0].startswith("UNAVAILABLE: the queue is full")
+    assert ask(small, **EXCLUDE).is_final == [True]
