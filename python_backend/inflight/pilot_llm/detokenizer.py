@@ -37,7 +37,7 @@ class Detokenizer:
     def feed(self, token_ids: Sequence[int]) -> str:
         """Take in the next tokens; returns the text that they complete."""
         if self._skip_special_tokens:
-            # A hidden token must not become the context: next to nothing, a word would lose its leading space.
+            # What gives no text is no context either, and must not make the window grow.
             token_ids = [token_id for token_id in token_ids if not self._tokenizer.is_special(token_id)]
         if not token_ids:
             return ""

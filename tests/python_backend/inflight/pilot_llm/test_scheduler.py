@@ -241,6 +241,17 @@ def test_prompt_logprobs_ask_for_every_position_once_and_skip_the_cache() -> Non
     assert group.num_cached_tokens == 0
 
 
+def test_forks_and_prompt_logprobs_in_one_step_get_each_their_own_logits() -> None:
+    """As many rows of logits are read twice as are not sampled from: the counts alone look right."""
+    sim = Simulation(max_num_batched_tokens=64)
+    described = sim.add([1, 2], max_tokens=1, prompt_logprobs=1)
+    sim.add([3, 4], n=2, temperature=1.0, max_tokens=1)
+    plain = sim.add([5, 6], max_tokens=1)
+    assert len(sim.step().chunks) == 3
+    assert sim.output(described) == greedy_oracle([1, 2], 1)
+    assert sim.output(plain) == greedy_oracle([5, 6], 1)
+
+
 def test_failed_step_takes_only_its_own_requests_and_forgets_what_it_did_not_write() -> None:
     sim = Simulation(HashRunner(num_blocks=100), max_num_seqs=1)
     failed = sim.add([*PREFIX, 1], max_tokens=3)
