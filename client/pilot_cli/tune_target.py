@@ -8,7 +8,9 @@ A tune starts from the untuned configuration. One that a person has edited since
 it becomes the new untuned one.
 """
 
+import contextlib
 import hashlib
+import io
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +89,10 @@ def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
     if not installed or not (model_dir / CONFIG_FILE).is_file():
         return False
     say("Comparing the installed export with the spec")
-    now = manifest.origin(spec, spec.load_module().eval())
+    # Libraries that load weights talk about it on both streams.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        module = spec.load_module()
+    now = manifest.origin(spec, module)
     return all(
         (m.source_sha256, m.evaluation_sha256, m.versions) == (now.source_sha256, now.evaluation_sha256, now.versions)
         and (model_dir / "1" / m.file).is_file()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -108,17 +109,7 @@ def run(
     space = _space(installed, request)
     request.results_dir.mkdir(parents=True, exist_ok=True)
     data = None if request.input_data is None else prepare_file(request.input_data, request.results_dir)
-    conditions = {
-        **machine(),
-        **software(server_version(url), analyzer.version),
-        **model_files(request.model_dir),
-        "model": model,
-        "model.config": text_hash(model_config.to_text(installed)),
-        "input_data": "random" if data is None else file_hash(data),
-        "slo": str(request.slo),
-        "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
-        "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
-    }
+    conditions = _conditions(url, analyzer, request, installed, space, data)
     study_file = (
         request.study_file or request.results_dir / f"study-{text_hash(repr(sorted(conditions.items())))}.sqlite"
     )
@@ -145,7 +136,8 @@ def run(
             winner = study.search()
             verdict = None
             if winner is not None and not winner.trial.knobs.is_untuned:
-                say("Measuring the untuned and the chosen configuration in turn")
+                if not store.rows("confirm"):
+                    say("Measuring the untuned and the chosen configuration in turn")
                 verdict = study.confirm()
         except BaseException:
             # One of ours is about to be stopped.
@@ -153,6 +145,8 @@ def run(
                 bench.restore()
             raise
         bench.restore()
+        if len(store.rows()) == known:
+            say("The study was complete: nothing was measured now (--fresh measures anew)")
         history = store.measurements("search")
         outcome = Outcome(
             study_file, request.slo, len(store.rows()), winner, nearest_miss(history, request.slo), verdict, None
@@ -161,6 +155,22 @@ def run(
         return outcome
     tuned = apply(source, outcome.chosen)
     return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
+
+
+def _conditions(
+    url: str, analyzer: PerfAnalyzer, request: Request, installed: ModelConfig, space: Space, data: Path | None
+) -> dict[str, Any]:
+    return {
+        **machine(),
+        **software(server_version(url), analyzer.version),
+        **model_files(request.model_dir),
+        "model": request.model,
+        "model.config": text_hash(model_config.to_text(installed)),
+        "input_data": "random" if data is None else file_hash(data),
+        "slo": str(request.slo),
+        "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
+        "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
+    }
 
 
 def _space(installed: ModelConfig, request: Request) -> Space:
