@@ -32,7 +32,7 @@ def prompt(client: int) -> str:
     "settings",
     [
         pytest.param({"max_num_seqs": 64}, id="all at once"),
-        pytest.param({"max_num_seqs": 16, "num_gpu_blocks_override": 24}, id="queue and preemption"),
+        pytest.param({"max_num_seqs": 16, "num_gpu_blocks_override": 10}, id="queue and preemption"),
     ],
 )
 def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, settings: dict[str, Any]) -> None:
