@@ -43,6 +43,6 @@ def minilm_repository(minilm_export: Path, tmp_path_factory: pytest.TempPathFact
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # The first of them to run exports the sample, unless the cache has it.
-        if "minilm_export" in getattr(item, "fixturenames", ()):
+        # The first of them to run exports a sample, unless the cache has it.
+        if {"minilm_export", "smollm2_dir"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(900))
