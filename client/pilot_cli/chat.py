@@ -1,6 +1,5 @@
 """`tritonpilot chat`: a conversation in the terminal, in the model's own chat template."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.generate_options import sampling_options, sampling_params
+from pilot_cli.template_options import find_template, template_options
 
 if TYPE_CHECKING:
     from pilot_client.chat_template import ChatTemplate
@@ -16,19 +16,7 @@ if TYPE_CHECKING:
 @click.command("chat")
 @click.argument("model")
 @click.option("--system", metavar="TEXT", help="What the model is told before the conversation.")
-@click.option(
-    "--tokenizer",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Folder (or tokenizer_config.json, or .jinja file) of the chat template; needed where the model repository "
-    "is on another machine.",
-)
-@click.option(
-    "--repository",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Model repository in which MODEL's folder holds the template.  [default: the one that `serve` takes]",
-)
+@template_options
 @sampling_options
 def command(
     model: str,
@@ -44,9 +32,8 @@ def command(
     /reset forgets what was said; /quit (or Ctrl-D) leaves.
     """
     from pilot_client.address import resolve_url
-    from pilot_client.chat_template import ChatTemplate
 
-    template = ChatTemplate.from_path(tokenizer or _folder_in_repository(model, repository))
+    template = find_template(model, tokenizer, repository)
     Conversation(template, resolve_url(url, "grpc"), model, sampling_params(**sampling), timeout_s, system).run()
 
 
@@ -109,23 +96,3 @@ class Conversation:
         prompt = self._template.render(messages)
         for piece in stream(self._url, self._model, prompt, self._params, timeout_s=self._timeout_s):
             yield piece.text
-
-
-def _folder_in_repository(model: str, repository: Path | None) -> Path:
-    """Where the model's tokenizer lies: the newest version's folder, or the one that its model.json names."""
-    from pilot_cli.repositories import default_repository
-    from pilot_client.errors import ChatTemplateError
-
-    repository = repository or default_repository(model)
-    folders = [path for path in (repository / model).glob("*") if path.name.isdigit()]
-    if not folders:
-        raise ChatTemplateError(
-            f"no model {model!r} in {repository}, where its chat template would be: give the model repository with "
-            "--repository, or the folder of the tokenizer with --tokenizer"
-        )
-    newest = max(folders, key=lambda path: int(path.name))
-    try:
-        settings = json.loads((newest / "model.json").read_text())
-        return (newest / (settings.get("tokenizer") or settings.get("model") or ".")).resolve()
-    except (OSError, ValueError, AttributeError) as error:
-        raise ChatTemplateError(f"{newest / 'model.json'} cannot be read: {error}") from error

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pilot_cli.main import cli
+from pilot_client.chat_template import ChatTemplate
 from pilot_server.running import RunningServer
 from pilot_testing.tiny_llm import make_repository
 
@@ -39,27 +40,53 @@ def run(server: RunningServer, *arguments: str, **options: Any) -> Any:
 
 
 def test_generate_prints_the_answer_at_once_or_as_it_comes(server: RunningServer) -> None:
-    whole = run(server, "generate", "tiny", "Once upon", *SHORT)
-    streamed = run(server, "generate", "tiny", "Once upon", *SHORT, "--stream")
+    whole = run(server, "generate", "tiny", "Once upon", "--raw", *SHORT)
+    streamed = run(server, "generate", "tiny", "Once upon", "--raw", *SHORT, "--stream")
     assert (whole.exit_code, streamed.exit_code) == (0, 0), whole.output + streamed.output
     assert whole.output == streamed.output != "\n"
-    assert run(server, "generate", "tiny", "-", *SHORT, input="Once upon").output == whole.output
+    assert run(server, "generate", "tiny", "-", "--raw", *SHORT, input="Once upon").output == whole.output
+
+
+def test_generate_puts_the_prompt_into_the_chat_template(server: RunningServer, repository: Path) -> None:
+    template = ChatTemplate.from_path(repository / "tiny" / "1")
+    written_out = template.render([{"role": "user", "content": "Once upon"}])
+    asked = run(server, "generate", "tiny", "Once upon", *SHORT, "--repository", str(repository))
+    assert asked.output == run(server, "generate", "tiny", written_out, "--raw", *SHORT).output
+    assert asked.output != run(server, "generate", "tiny", "Once upon", "--raw", *SHORT).output
+
+
+def test_generate_says_that_it_found_no_template(server: RunningServer, tmp_path: Path) -> None:
+    found_none = run(server, "generate", "tiny", "Once upon", *SHORT)
+    assert "as with --raw" in found_none.stderr
+    assert found_none.stdout == run(server, "generate", "tiny", "Once upon", "--raw", *SHORT).stdout
+    assert run(server, "generate", "tiny", "Once", "--repository", str(tmp_path)).exit_code == 1
 
 
 def test_generate_as_json_is_one_object_or_one_per_piece(server: RunningServer) -> None:
-    whole = json.loads(run(server, "generate", "tiny", "Once upon", *SHORT, "--json").output)
+    whole = json.loads(run(server, "generate", "tiny", "Once upon", "--raw", *SHORT, "--json").output)
     assert whole["num_output_tokens"] == [12]
-    lines = run(server, "generate", "tiny", "Once upon", *SHORT, "--json", "--stream").output.splitlines()
+    lines = run(server, "generate", "tiny", "Once upon", "--raw", *SHORT, "--json", "--stream").output.splitlines()
     assert "".join(json.loads(line)["texts"][0] for line in lines) == whole["texts"][0]
 
 
 def test_any_parameter_can_be_given(server: RunningServer) -> None:
     result = run(
-        server, "generate", "tiny", "Once", "--param", "n=2", "--param", "seed=1", "--max-tokens", "3", "--json"
+        server,
+        "generate",
+        "tiny",
+        "Once",
+        "--raw",
+        "--param",
+        "n=2",
+        "--param",
+        "seed=1",
+        "--max-tokens",
+        "3",
+        "--json",
     )
     assert len(json.loads(result.output)["texts"]) == 2
-    assert run(server, "generate", "tiny", "Once", "--param", "n=2", "--stream").exit_code == 2
-    result = run(server, "generate", "tiny", "Once", "--param", "colour=red")
+    assert run(server, "generate", "tiny", "Once", "--raw", "--param", "n=2", "--stream").exit_code == 2
+    result = run(server, "generate", "tiny", "Once", "--raw", "--param", "colour=red")
     assert result.exit_code == 1
     assert "colour" in str(result.exception or result.output)
 
