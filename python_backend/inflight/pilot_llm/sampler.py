@@ -23,6 +23,9 @@ from pilot_llm.sample_row import SampledToken, SampleRow, TokenLogprob
 MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not know; vLLM's choice."""
 
+# A logit that its temperature, at least 0.01, cannot make infinite.
+_LARGEST_LOGIT = 1e36
+
 # top_p is decided among so many best tokens; only a flatter row is sorted as a whole.
 _TOP_P_CANDIDATES = 1024
 
@@ -40,8 +43,13 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken
     ]
     ruled = _with_rules(logits, rows, errors)
     chosen = ruled.argmax(dim=-1)
-    for index in torch.isneginf(ruled.gather(1, chosen.unsqueeze(1)).squeeze(1)).nonzero().flatten().tolist():
-        errors[index] = errors[index] or "no token is allowed: the sampling parameters forbid all of them"
+    best = ruled.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    for index in (~(best.abs() <= _LARGEST_LOGIT)).nonzero().flatten().tolist():  # NaN too
+        errors[index] = errors[index] or (
+            "no token is allowed: the sampling parameters forbid all of them"
+            if best[index] == float("-inf")
+            else "the sampling parameters (a penalty near 0 or without measure) make its logits overflow"
+        )
     drawn = [index for index, row in enumerate(rows) if not row.params.is_greedy and errors[index] is None]
     if drawn:
         index = torch.tensor(drawn, device=logits.device)

@@ -286,6 +286,17 @@ def test_row_whose_tokens_are_all_forbidden_fails_alone() -> None:
     assert "no token is allowed" in tokens[1].error
 
 
+@pytest.mark.parametrize("wishes", [{}, {"temperature": 0.0}, {"temperature": 0.01, "top_p": 0.5}])
+@pytest.mark.parametrize("penalty", [1e-300, 1e-37, 1e300])
+def test_row_whose_penalty_makes_its_logits_overflow_fails_alone(penalty: float, wishes: dict[str, Any]) -> None:
+    everything = tuple(range(VOCAB_SIZE))
+    logits = torch.from_numpy(random_logits(rows=3))
+    logits[1] = logits[1].abs() + 1.0 if penalty < 1 else -logits[1].abs() - 1.0
+    wishes = {"temperature": 1.0, **wishes, "repetition_penalty": penalty}
+    tokens = sample(logits, [row(), row(prompt=everything, **wishes), row()])
+    assert [token.error is None for token in tokens] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     "params", [{"logit_bias": {VOCAB_SIZE: 1.0}}, {"allowed_token_ids": (VOCAB_SIZE,)}, {"repetition_penalty": 2.0}]
 )
