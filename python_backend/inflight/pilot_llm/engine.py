@@ -232,7 +232,9 @@ class Engine:
             ("vllm:request_params_n", stream.params.n, 1),
         ]
         if stream.params.max_tokens is not None:
-            observations.append(("vllm:request_params_max_tokens", stream.params.max_tokens, 1))
+            # A client may ask for more than a float can hold.
+            max_tokens = min(stream.params.max_tokens, self.limits.max_model_len)
+            observations.append(("vllm:request_params_max_tokens", max_tokens, 1))
         if stream.prompt_token_ids:
             observations.append(("vllm:request_prompt_tokens", len(stream.prompt_token_ids), 1))
             observations.append(("vllm:request_generation_tokens", stream.num_output_tokens, 1))

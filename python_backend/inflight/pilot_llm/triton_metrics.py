@@ -42,7 +42,7 @@ _DESCRIPTIONS = {
     "vllm:request_prompt_tokens": "Prompt tokens of a finished request.",
     "vllm:request_generation_tokens": "Tokens sampled for a finished request.",
     "vllm:request_params_n": "Sequences that a request asked for.",
-    "vllm:request_params_max_tokens": "max_tokens of a request.",
+    "vllm:request_params_max_tokens": "max_tokens of a request, at most max_model_len.",
 }
 _FINISHED = "vllm:request_success_total"
 

@@ -261,6 +261,13 @@ def test_bad_request_is_refused_while_others_run_undisturbed(
             assert sink.wait().token_ids() == greedy_oracle([first], 10)
 
 
+def test_number_larger_than_a_float_harms_nobody() -> None:
+    with running_engine(HashRunner(20, max_model_len=64)) as engine:
+        assert submit(engine, [1], max_tokens=10**400, ignore_eos=True).wait().finish_reason() == "length"
+        assert engine.is_healthy
+        assert submit(engine, [1], max_tokens=3).wait().error is None
+
+
 def test_request_that_wants_more_sequences_than_may_run_is_refused_at_once() -> None:
     with running_engine() as engine, pytest.raises(InvalidRequestError, match="n is 1000000000, but the model's"):
         submit(engine, [1], n=10**9, temperature=1.0)
