@@ -79,6 +79,9 @@ def _integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             raise ValueError
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidRequestError(f"{name}: an integer expected, not {value!r}") from None
+    if not -(2**63) <= number < 2**63:  # which a float can hold, too
+        raise InvalidRequestError(f"{name}: an integer of 64 bits expected, not {number}")
+    return number
