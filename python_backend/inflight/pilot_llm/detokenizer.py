@@ -54,8 +54,9 @@ class Detokenizer:
                 complete = text[:-1]  # bytes of no character; only the last may still be the beginning of one
         piece = complete[self._num_shown :]
         self._num_shown += len(piece)
-        if len(complete) == len(text) and len(self._window) > _LONGEST_WINDOW_TOKENS:
-            self._shorten_window()
+        is_inside_character = 0 < self._num_held_tokens < _LONGEST_CHARACTER_TOKENS
+        if len(self._window) > _LONGEST_WINDOW_TOKENS and not is_inside_character:
+            self._shorten_window(text)
         return piece
 
     def flush(self) -> str:
@@ -65,12 +66,17 @@ class Detokenizer:
         self._window, self._num_shown = [], 0
         return rest.rstrip(REPLACEMENT) + REPLACEMENT if rest else ""
 
-    def _shorten_window(self) -> None:
-        """Keep the newest tokens as context for the next ones, unless they begin inside a character."""
-        context = self._window[-_CONTEXT_TOKENS:]
-        text = self._decoded(context)
-        if text and not text.startswith(REPLACEMENT):
-            self._window, self._num_shown = context, len(text)
+    def _shorten_window(self, text: str) -> None:
+        """Keep the newest tokens of the window, whose text is `text`, as context for the next ones."""
+        before, context = self._window[:-_CONTEXT_TOKENS], self._window[-_CONTEXT_TOKENS:]
+        context_text = self._decoded(context)
+        if context_text and REPLACEMENT not in (context_text[0], text[-1]):
+            self._window, self._num_shown = context, len(context_text)
+            return
+        # They begin inside a character, unless these are bytes of none: then both parts give the same text apart.
+        before_text = self._decoded(before)
+        if before_text + context_text == text and len(before_text) <= self._num_shown:
+            self._window, self._num_shown = context, self._num_shown - len(before_text)
 
     def _decoded(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skip_special_tokens)

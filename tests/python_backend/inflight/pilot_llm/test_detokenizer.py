@@ -128,13 +128,30 @@ def test_word_behind_a_hidden_special_token_keeps_its_space() -> None:
     assert "".join(pieces(SENTENCE_PIECE, token_ids, skip_special_tokens=False)) == "The</s> cat"
 
 
-def test_bytes_that_will_never_be_a_character_do_not_hold_up_the_text() -> None:
-    """Continuation bytes without a beginning, for ever: the text goes on, and the window does not grow."""
-    stray = BYTE_LEVEL.encode("é")[1]
-    detokenizer = Detokenizer(BYTE_LEVEL)
-    shown = [detokenizer.feed([stray]) for _ in range(200)]
-    assert len("".join(shown)) >= 190
-    assert detokenizer.feed(BYTE_LEVEL.encode("ok")).endswith("ok")
+class CountingTokenizer(HfTokenizer):
+    """Counts the tokens that it has decoded."""
+
+    num_decoded = 0
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        self.num_decoded += len(token_ids)
+        return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+@pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["byte level", "sentence piece"])
+@pytest.mark.parametrize("text", ["", "a", "a你"])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_bytes_that_will_never_be_a_character_do_not_hold_up_the_text_nor_make_the_window_grow(
+    tokenizer: HfTokenizer, text: str, at_once: bool
+) -> None:
+    stray = tokenizer.encode("é")[-1]
+    token_ids = [stray, *(tokenizer.encode(text)[-4:] if text else [])] * 200
+    counting = CountingTokenizer(tokenizer._tokenizer, eos_token_ids=frozenset())
+    detokenizer = Detokenizer(counting)
+    shown = "".join(detokenizer.feed(part) for part in ([token_ids] if at_once else [[t] for t in token_ids]))
+    assert len(shown) >= 190
+    assert counting.num_decoded <= 50 * len(token_ids)
+    assert detokenizer.feed(tokenizer.encode("sat")[-3:]).endswith("sat")
 
 
 @given(token_ids=st.lists(st.integers(0, len(BYTE_LEVEL._tokenizer.get_vocab()) - 1), max_size=40))
