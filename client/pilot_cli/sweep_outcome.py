@@ -40,6 +40,8 @@ def outcome_table(outcome: "Outcome") -> str:
         if verdict.num_given_up:
             lines.append(f"{verdict.num_given_up} faster candidate(s) broke the budget when measured again")
         lines.append(f"Conclusion: {verdict.text}")
+        if outcome.warning is not None:
+            lines.append(f"Warning: {outcome.warning}")
     return "\n".join(lines)
 
 
@@ -78,6 +80,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
 
     result: dict[str, Any] = {
         "conclusion": outcome.text,
+        "warning": outcome.warning,
         "slo": str(outcome.slo),
         "chosen_knobs": None if outcome.chosen is None else outcome.chosen.as_dict(),
         "measurements": outcome.num_measurements,

@@ -16,7 +16,7 @@ from pilot_client.statistics import ModelStatistics
 from pilot_perf.analyzer import Target, measure_load, warm_up
 from pilot_perf.analyzer_output import AnalyzerResult
 from pilot_perf.config_override import apply
-from pilot_perf.errors import AnalyzerError, KnobError
+from pilot_perf.errors import AnalyzerError, KnobError, UnsteadyError
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Stages, Trial
 from pilot_perf.process_cpu import cpu_seconds_between, tree_cpu_seconds
@@ -102,10 +102,14 @@ class Bench:
         """Measure, longer where there are too few requests, and once more where the windows disagree."""
         window_ms, problem = plan.window_ms, ""
         for _ in range(UNSTEADY_ATTEMPTS):
-            result, figures = self._measure_once(trial, window_ms)
-            if longer := plan.longer(window_ms, result.num_requests, self.slo):
-                window_ms = longer
+            try:
                 result, figures = self._measure_once(trial, window_ms)
+                if longer := plan.longer(window_ms, result.num_requests, self.slo):
+                    window_ms = longer
+                    result, figures = self._measure_once(trial, window_ms)
+            except UnsteadyError as error:
+                problem = str(error)
+                continue
             if result.num_requests < self.slo.min_requests / 2:
                 problem = (
                     f"{result.num_requests} requests in {result.window_s:.0f} s are too few for {self.slo}: "

@@ -20,6 +20,9 @@ MAX_CANDIDATES = 3
 # Pairs after which a candidate that has broken the budget in each is given up.
 EARLY_PAIRS = 2
 
+# Throughput of the same load that differs by more than this factor is not noise.
+MAX_DRIFT = 1.4
+
 Confirm = Generator[Trial, Measurement, "Verdict"]
 
 
@@ -86,14 +89,15 @@ class Verdict:
         return self.ratio.value > 1
 
 
+# A load that used more of the budget than this in a short window is likely to break it in the next.
+GUARDED = 0.95
+
+
 def untuned_trial(history: Sequence[Measurement], slo: Slo) -> Trial | None:
     """The untuned configuration at its best load within the budget; where no load keeps it, at the nearest miss."""
     untuned = [measurement for measurement in history if measurement.trial.knobs.is_untuned]
     found = best_kept(untuned, slo, GUARDED) or best_kept(untuned, slo) or nearest_miss(untuned, slo)
     return found.trial if found else None
-
-
-GUARDED = 0.95
 
 
 def candidates(history: Sequence[Measurement], slo: Slo) -> list[Trial]:
@@ -126,6 +130,23 @@ def confirm(untuned: Trial, chosen: Sequence[Trial], slo: Slo) -> Confirm:
     if verdict is None:
         raise ValueError("there is no candidate to confirm")
     return verdict
+
+
+def drift_note(search_history: Iterable[Measurement], verdict: Verdict) -> str | None:
+    """A warning where the machine was not the same in the confirmation as in the search.
+
+    Both loads were chosen in the search. On a machine that has become faster a side may stand at a load far below its
+    best one, which is unfair to it.
+    """
+    searched = {m.trial.point: m.figures.throughput_per_s for m in search_history if m.figures}
+    notes = []
+    for name, side in (("untuned", verdict.untuned), ("chosen", verdict.chosen)):
+        before, now = searched.get(side.trial.point), side.throughput_per_s
+        if before and now and not 1 / MAX_DRIFT <= now / before <= MAX_DRIFT:
+            notes.append(f"{name}: {before:.0f}/s in the search, {now:.0f}/s when confirmed")
+    if not notes:
+        return None
+    return f"the machine has changed between search and confirmation ({'; '.join(notes)}): run it again with --fresh"
 
 
 def judge(untuned: Side, chosen: Side, slo: Slo, num_given_up: int = 0) -> Verdict:

@@ -4,6 +4,7 @@ PerfError
   BudgetError        a latency budget cannot be read
   KnobError          a knob has no meaning for this model, or a value that it cannot take
   AnalyzerError      perf_analyzer failed, hung, or wrote something that is not understood
+    UnsteadyError    it measured, but its windows disagree beyond any number
   InputDataError     the input data for the load do not fit the model
   StudyError         a study's file cannot be used: another version, another study, other conditions
 """
@@ -25,6 +26,10 @@ class KnobError(PerfError):
 
 class AnalyzerError(PerfError):
     """perf_analyzer failed, hung, or wrote something that is not understood."""
+
+
+class UnsteadyError(AnalyzerError):
+    """perf_analyzer measured, but its windows disagree beyond any number."""
 
 
 class InputDataError(PerfError):

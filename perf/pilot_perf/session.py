@@ -15,7 +15,7 @@ from pilot_perf.analyzer import Target
 from pilot_perf.bench import Bench
 from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
-from pilot_perf.confirm import Verdict
+from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import Levels, same_as_installed, space_for
 from pilot_perf.errors import PerfError
 from pilot_perf.input_data import prepare_file
@@ -67,6 +67,8 @@ class Outcome:
     nearest: Measurement | None
     verdict: Verdict | None
     config_file: Path | None
+    # What a reader must know before believing the verdict.
+    warning: str | None = None
 
     @property
     def chosen(self) -> Knobs | None:
@@ -148,9 +150,9 @@ def run(
         if len(store.rows()) == known:
             say("The study was complete: nothing was measured now (--fresh measures anew)")
         history = store.measurements("search")
-        outcome = Outcome(
-            study_file, request.slo, len(store.rows()), winner, nearest_miss(history, request.slo), verdict, None
-        )
+        warning = None if verdict is None else drift_note(history, verdict)
+        near = nearest_miss(history, request.slo)
+        outcome = Outcome(study_file, request.slo, len(store.rows()), winner, near, verdict, None, warning)
     if outcome.verdict is None or outcome.chosen is None:
         return outcome
     tuned = apply(source, outcome.chosen)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pilot_client import model_config
 from pilot_perf.config_override import apply
-from pilot_perf.confirm import Verdict, next_confirmation
+from pilot_perf.confirm import Verdict, drift_note, next_confirmation
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement
 from pilot_perf.search.best import best_kept
@@ -39,6 +39,7 @@ class Content:
     pareto: list[Point]
     winner: Measurement | None
     verdict: Verdict | None
+    warning: str | None
     config_diff: str
     conditions: dict[str, object]
     created_at: str
@@ -81,6 +82,7 @@ def content_of(store: Store) -> Content:
         pareto=pareto_front([point for points in curves.values() for point in points]),
         winner=winner,
         verdict=verdict,
+        warning=None if verdict is None else drift_note(searched, verdict),
         config_diff="" if chosen is None else config_diff(store.untuned_config, chosen),
         conditions=store.conditions,
         created_at=store.created_at,

@@ -97,7 +97,8 @@ def _comparison(content: Content) -> str:
         for name, side in sides
     ]
     ratio = "" if verdict.ratio is None else f"Ratio chosen / untuned: {verdict.ratio}; {METHOD}. "
-    note = f"{ratio}Medians of {len(verdict.chosen.rounds)} rounds, measured in turn."
+    warning = "" if content.warning is None else f" Warning: {content.warning}."
+    note = f"{ratio}Medians of {len(verdict.chosen.rounds)} rounds, measured in turn.{warning}"
     return _table(head, rows) + f"<p class='note'>{escape(note)}</p>"
 
 

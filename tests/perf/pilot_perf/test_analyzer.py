@@ -10,7 +10,7 @@ import pytest
 
 from pilot_perf import analyzer
 from pilot_perf.analyzer import Target, load_argv, measure_load, warm_up
-from pilot_perf.errors import AnalyzerError
+from pilot_perf.errors import AnalyzerError, UnsteadyError
 from pilot_server.toolchain import PerfAnalyzer
 
 TARGET = Target("127.0.0.1:1", "a model; rm -rf /")
@@ -29,7 +29,7 @@ def test_the_argument_list_is_this_one() -> None:
         *("/p/perf_analyzer", "-m", "m", "-u", "127.0.0.1:8001", "-i", "grpc", "--async"),
         *("--concurrency-range", "12:12:1", "--max-threads", "4"),
         *("--measurement-mode", "time_windows", "--measurement-interval", "700"),
-        *("--max-trials", "3", "--stability-percentage", "999", "-f", "/t/load.csv", "--verbose-csv", "-v"),
+        *("--max-trials", "3", "--stability-percentage", "999999", "-f", "/t/load.csv", "--verbose-csv", "-v"),
         *("--input-data", "/d/input data.json", "--percentile", "97"),
     ]
 
@@ -68,3 +68,9 @@ def test_the_environment_of_the_toolchain_reaches_it(tmp_path: Path) -> None:
     with pytest.raises(AnalyzerError, match="exited with 1: here"):
         measure_load(PerfAnalyzer(echoing.argv0, {"WANTED": "here"}, "2.51.0"), TARGET, 1, 100)
     assert "WANTED" not in os.environ
+
+
+def test_windows_that_it_cannot_put_together_are_unsteady_and_no_failure(tmp_path: Path) -> None:
+    words = "Failed to obtain stable measurement within 3 measurement windows for concurrency 2."
+    with pytest.raises(UnsteadyError, match="the windows disagree"):
+        measure_load(program(tmp_path, f"echo '{words}'; exit 2"), TARGET, 2, 100)

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from pilot_perf.confirm import NUM_PAIRS, ConfirmStep, candidates, next_confirmation, untuned_trial
+from pilot_perf.confirm import NUM_PAIRS, ConfirmStep, candidates, drift_note, next_confirmation, untuned_trial
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.slo import parse_slo
@@ -124,3 +124,15 @@ def test_nothing_within_the_budget_is_nothing_to_confirm() -> None:
     history = [measurement(UNTUNED, 1, 10.0, 70.0)]
     assert candidates(history, SLO) == []
     assert next_confirmation(history, [], SLO) == ConfirmStep(None, None)
+
+
+def test_a_machine_that_has_changed_since_the_search_is_a_warning() -> None:
+    step, _ = run(steady)
+    assert step.verdict is not None
+    assert drift_note(HISTORY, step.verdict) is None
+    faster, _ = run(lambda trial, number: (180.0 if trial.knobs.is_untuned else 310.0, 45.0))
+    assert faster.verdict is not None
+    assert drift_note(HISTORY, faster.verdict) == (
+        "the machine has changed between search and confirmation (untuned: 90/s in the search, 180/s when confirmed): "
+        "run it again with --fresh"
+    )
