@@ -174,7 +174,8 @@ class Responder:
 
     def _take(self, worker: _Worker) -> tuple[ResponseStream, list[News]] | None:
         with self._lock:
-            while not worker.is_relieved:
+            # After `close` its substitute may have ended before it came back, with the end of its request.
+            while self._closed or not worker.is_relieved:
                 timeout_s = self._release_held()
                 if self._ready:
                     stream = self._ready.popleft()

@@ -50,6 +50,22 @@ def test_many_blocked_clients_hold_up_only_themselves() -> None:
     assert threading.active_count() < 10
 
 
+def test_client_that_takes_its_message_only_during_the_shutdown_is_told_of_its_end() -> None:
+    blocked = BlockedClient()
+    with running_engine(HashRunner(200)) as engine:
+        submit(engine, [1], sink=blocked, stream=True, max_tokens=500, ignore_eos=True)
+        while len(engine._responder.threads()) < 2:  # until its worker has a substitute
+            time.sleep(0.01)
+        substitute = engine._responder.threads()[1]
+        ending = threading.Thread(target=engine.shutdown, args=(0.0,))
+        ending.start()
+        substitute.join(10)
+        blocked.let_on.set()
+        ending.join(20)
+        assert blocked.wait(1).num_finals == 1
+        assert blocked.error is not None
+
+
 def test_client_that_reads_slowly_gets_few_merged_messages() -> None:
     blocked = BlockedClient()
     with running_engine(HashRunner(200)) as engine:
