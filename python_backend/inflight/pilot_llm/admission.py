@@ -59,27 +59,30 @@ class Admission:
         )
 
     def _prompt_token_ids(self, request: Request) -> list[int]:
+        keep = request.params.truncate_prompt_tokens
+        if keep == -1:
+            keep = self._limits.max_model_len - 1
         if isinstance(request.prompt, str):
-            if not request.prompt:
-                raise InvalidRequestError("the prompt is empty")
-            self._refuse_hopeless(request)
-            token_ids = self._tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens)
+            text = self._hopeful_text(request.prompt, keep)
+            token_ids = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens)
         else:
             token_ids = _checked_token_ids(request.prompt, self._vocab_size)
-        keep = request.params.truncate_prompt_tokens
-        if keep is not None:
-            token_ids = token_ids[-(self._limits.max_model_len - 1 if keep == -1 else keep) :]
-        return token_ids
+        return token_ids if keep is None else token_ids[-keep:]
 
-    def _refuse_hopeless(self, request: Request) -> None:
-        """To encode some megabytes takes many seconds, in which nobody else's prompt is encoded."""
-        if request.params.truncate_prompt_tokens is not None:
-            return
-        num_chars, limit = len(request.prompt), self._limits.max_model_len
-        if num_chars > limit * self._tokenizer.longest_token_chars:
+    def _hopeful_text(self, text: str, keep: int | None) -> str:
+        """The part of the prompt that is worth encoding: some megabytes take many seconds, in which nobody else's
+        prompt is encoded."""
+        if not text:
+            raise InvalidRequestError("the prompt is empty")
+        limit, longest = self._limits.max_model_len, self._tokenizer.longest_token_chars
+        if keep is not None and keep < limit:
+            # Twice what the last `keep` tokens can stand for: how the text is cut shows at its beginning only.
+            return text[-2 * keep * longest :]
+        if len(text) > limit * longest:
             raise InvalidRequestError(
-                f"the prompt of {num_chars} characters is more than {limit} tokens, the model's max_model_len"
+                f"the prompt of {len(text)} characters is more than {limit} tokens, the model's max_model_len"
             )
+        return text
 
     def _score(self, request: Request, arrival_s: float) -> float:
         if self._config.scheduling_policy == "fcfs":

@@ -183,6 +183,24 @@ def test_truncated_prompt_keeps_its_end() -> None:
         assert sink.outputs[-1].num_prompt_tokens == 5
 
 
+def test_truncated_prompt_of_megabytes_is_encoded_at_its_end_only() -> None:
+    encoded: list[int] = []
+
+    class CountingTokenizer(LetterTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            encoded.append(len(text))
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    with running_engine(HashRunner(20, max_model_len=64), tokenizer=CountingTokenizer()) as engine:
+        long = submit(engine, "a" * 3_000_000 + "bcdef", max_tokens=4, truncate_prompt_tokens=5).wait()
+        assert long.token_ids() == greedy_oracle([1, 2, 3, 4, 5], 4)
+        assert submit(engine, "a" * 3_000_000, max_tokens=1, truncate_prompt_tokens=-1).wait().error is None
+        refused = submit(engine, "a" * 3_000_000, truncate_prompt_tokens=10**30).wait()
+        assert refused.error is not None
+        assert "is more than 64 tokens" in refused.error.message
+    assert sum(encoded) < 1000
+
+
 def test_requests_with_and_without_every_optional_wish_share_a_step() -> None:
     wishes: list[dict[str, object]] = [
         {}, {"logprobs": 2}, {"prompt_logprobs": 1}, {"min_tokens": 3}, {"stop": "zz"}, {"logit_bias": {5: 1.0}},
