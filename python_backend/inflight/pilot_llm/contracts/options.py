@@ -12,8 +12,11 @@ from pilot_llm.errors import InvalidRequestError
 
 OPTION_NAMES = ("priority", "timeout", "cache_salt", "add_special_tokens")
 
+_LONGEST_JSON = 4 << 20
+"""Characters. To read more takes a good part of a second, in which no other request is taken."""
+
 # Clients and Triton's own front ends put these beside the real parameters; they mean nothing to a model.
-_IGNORED = frozenset({"model", "headers", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
+_IGNORED = frozenset({"id", "model", "headers", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
 _IGNORED_PREFIX = "triton_"
 
 
@@ -66,6 +69,8 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
     Raises:
         InvalidRequestError: anything else.
     """
+    if len(text) > _LONGEST_JSON:
+        raise InvalidRequestError(f"{name}: at most {_LONGEST_JSON} characters, not {len(text)}")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

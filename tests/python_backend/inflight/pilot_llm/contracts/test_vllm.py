@@ -56,7 +56,7 @@ def test_sampling_parameters_win_over_request_parameters() -> None:
 
 
 def test_parameters_of_clients_and_front_ends_are_ignored() -> None:
-    assert parse({"model": "m", "triton_enable_empty_final_response": True, "binary_data_output": True})
+    assert parse({"id": "7", "model": "m", "triton_enable_empty_final_response": True, "binary_data_output": True})
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_parameters_of_clients_and_front_ends_are_ignored() -> None:
         ({"sampling_parameters": text('{"max_tokens": ')}, "sampling_parameters: not JSON"),
         ({"sampling_parameters": text("[1]")}, "a JSON object expected"),
         ({"sampling_parameters": text("[" * 100_000)}, "sampling_parameters: not JSON"),
+        ({"sampling_parameters": text(" " * (5 << 20) + "{}")}, "sampling_parameters: at most 4194304 characters"),
         ({"sampling_parameters": text('{"temperature": NaN}')}, "temperature must be finite"),
         ({"sampling_parameters": text(b"\xff{}")}, "sampling_parameters: not UTF-8"),
         ({"text_input": text(b"a\xff")}, "text_input: not UTF-8"),
