@@ -127,13 +127,20 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A string; one of `choices` if there are any."""
+    """A string that can be written as UTF-8; one of `choices` if there are any."""
 
     choices: tuple[str, ...] = ()
+    longest: int | None = None  # characters
 
     def __call__(self, name: str, value: object) -> str:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{name} must be a text that is not empty, got {value!r}")
+        if self.longest is not None and len(value) > self.longest:
+            raise ValueError(f"{name} must have at most {self.longest} characters, got {len(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can write
+            raise ValueError(f"{name} must be Unicode text, got {value!r}") from None
         if self.choices and value not in self.choices:
             raise ValueError(f"{name} must be one of {', '.join(self.choices)}, got {value!r}")
         return value
@@ -145,15 +152,15 @@ class ListOf:
 
     item: Rule
     one_will_do: bool = False
-    may_be_empty: bool = True
+    longest: int | None = None  # items
 
     def __call__(self, name: str, value: object) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
             if not self.one_will_do:
                 raise ValueError(f"{name} must be a list, got {value!r}")
             value = [value]
-        if not value and not self.may_be_empty:
-            raise ValueError(f"{name} must not be empty")
+        if self.longest is not None and len(value) > self.longest:
+            raise ValueError(f"{name} must have at most {self.longest} items, got {len(value)}")
         return tuple(self.item(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 

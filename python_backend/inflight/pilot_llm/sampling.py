@@ -26,7 +26,7 @@ MAX_LOGIT_BIAS = 100.0
 """vLLM clamps a bias to [-100, 100]."""
 
 _WORKS_ONLY_AT_ITS_DEFAULT: Mapping[str, object] = {
-    "best_of": None,
+    "best_of": 1,
     "detokenize": True,
     "extra_args": None,
     "flat_logprobs": False,
@@ -64,8 +64,21 @@ def _temperature(name: str, value: object) -> float:
     return max(temperature, MIN_TEMPERATURE) if temperature > 0 else 0.0
 
 
-_TOKEN_IDS = ListOf(Integer(at_least=0, coerce=True), one_will_do=True)
-_TEXTS = ListOf(Text(), one_will_do=True)
+def _token_ids(name: str, value: object) -> tuple[int, ...]:
+    # Each once: no list is longer than the vocabulary.
+    return tuple(dict.fromkeys(ListOf(Integer(at_least=0, coerce=True), one_will_do=True)(name, value)))
+
+
+def _allowed_token_ids(name: str, value: object) -> tuple[int, ...]:
+    allowed = _token_ids(name, value)
+    if not allowed:
+        raise ValueError(f"{name} must not be empty")
+    return allowed
+
+
+# Every stop string is looked for after every token, every bad word before it: so many cost others nothing to speak of.
+_STOPS = ListOf(Text(), one_will_do=True, longest=256)
+_BAD_WORDS = ListOf(Text(longest=200), one_will_do=True, longest=1000)
 _COUNT_OF_LOGPROBS = Integer(at_least=-1, coerce=True)
 
 
@@ -88,13 +101,11 @@ class SamplingParams:
     frequency_penalty: float = checked(0.0, Number(at_least=-2.0, up_to=2.0, coerce=True))  # on output tokens
     repetition_penalty: float = checked(1.0, Number(above=0.0, coerce=True))  # on prompt and output tokens
     logit_bias: Mapping[int, float] | None = checked(None, _logit_bias)
-    allowed_token_ids: tuple[int, ...] | None = checked(
-        None, ListOf(Integer(at_least=0, coerce=True), one_will_do=True, may_be_empty=False)
-    )
-    bad_words: tuple[str, ...] = checked((), _TEXTS)
+    allowed_token_ids: tuple[int, ...] | None = checked(None, _allowed_token_ids)
+    bad_words: tuple[str, ...] = checked((), _BAD_WORDS)
 
-    stop: tuple[str, ...] = checked((), _TEXTS)
-    stop_token_ids: tuple[int, ...] = checked((), _TOKEN_IDS)
+    stop: tuple[str, ...] = checked((), _STOPS)
+    stop_token_ids: tuple[int, ...] = checked((), _token_ids)
     include_stop_str_in_output: bool = checked(False, Flag(coerce=True))
     skip_special_tokens: bool = checked(True, Flag(coerce=True))
 

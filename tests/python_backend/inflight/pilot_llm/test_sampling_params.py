@@ -10,7 +10,15 @@ from pilot_llm.errors import InvalidRequestError
 from pilot_llm.sampling import SamplingParams
 from pilot_testing.fake_llm import EOS, VOCAB_SIZE, LetterTokenizer
 
-TOKENIZER = LetterTokenizer()
+
+class AnyLetterTokenizer(LetterTokenizer):
+    """Has a token for every character, as real ones have; a few share one."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [index if (index := self.letters.find(letter)) >= 0 else ord(letter) % 62 for letter in text]
+
+
+TOKENIZER = AnyLetterTokenizer()
 
 
 def check(params: SamplingParams) -> SamplingParams:
@@ -90,6 +98,11 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"allowed_token_ids": []}, "allowed_token_ids must not be empty"),
     ({"stop": ""}, r"stop\[0\] must be a text that is not empty"),
     ({"stop": ["a", 5]}, r"stop\[1\] must be a text"),
+    ({"stop": ["x"] * 257}, "stop must have at most 256 items, got 257"),
+    ({"stop": "\ud800"}, r"stop\[0\] must be Unicode text, got '\\ud800'"),
+    ({"bad_words": "\udfff"}, r"bad_words\[0\] must be Unicode text"),
+    ({"bad_words": ["x"] * 1001}, "bad_words must have at most 1000 items"),
+    ({"bad_words": ["x" * 201]}, r"bad_words\[0\] must have at most 200 characters, got 201"),
     ({"stop_token_ids": [1, "x"]}, r"stop_token_ids\[1\] must be a whole number"),
     ({"bad_words": [""]}, r"bad_words\[0\] must be a text"),
     ({"logprobs": -2}, "logprobs must be at least -1"),
@@ -110,8 +123,13 @@ def test_wrong_wish_is_refused_by_name(wishes: dict[str, object], message: str) 
 
 
 def test_unsupported_wish_at_its_default_is_no_wish() -> None:
-    wishes = {"detokenize": True, "structured_outputs": None, "best_of": None, "spaces_between_special_tokens": True}
+    wishes = {"detokenize": True, "structured_outputs": None, "best_of": 1, "spaces_between_special_tokens": True}
     assert SamplingParams.from_dict(wishes) == SamplingParams()
+
+
+def test_token_ids_count_once_however_often_they_are_named() -> None:
+    params = SamplingParams.from_dict({"allowed_token_ids": [3, 1, 3] * 1000, "stop_token_ids": [2, 2]})
+    assert (params.allowed_token_ids, params.stop_token_ids) == ((3, 1), (2,))
 
 
 def test_more_tokens_than_any_context_is_a_valid_wish() -> None:
