@@ -119,8 +119,8 @@ def load_spec(name_or_path: str) -> ExportSpec:
         spec = function()
     except SpecError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError, ImportError, OSError) as error:
-        raise SpecError(f"{where}:{function_name}() failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{where}:{function_name}() failed: {_what(error)}") from error
     if not isinstance(spec, ExportSpec):
         raise SpecError(f"{where}:{function_name}() returned {type(spec).__name__}, not pilot_export.ExportSpec")
     check_spec(spec)
@@ -133,12 +133,21 @@ def check_spec(spec: ExportSpec) -> None:
     Raises:
         SpecError: names the field and what it must be.
     """
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", spec.name):
+    if not isinstance(spec.name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", spec.name):
         raise SpecError(f"name {spec.name!r}: a model's folder has letters, digits, _ - and . only")
+    if isinstance(spec.outputs, str):
+        raise SpecError(f'outputs is the text {spec.outputs!r}: give a tuple, ("{spec.outputs}",)')
     if not spec.outputs or set(spec.outputs) & set(spec.example):
         raise SpecError(f"outputs {spec.outputs} must name every output, and differently from the inputs")
     if spec.max_batch_size < 1:
         raise SpecError(f"max_batch_size is {spec.max_batch_size}; axis 0 is the batch, so it must be at least 1")
+    named = [("example", spec.example), ("samples", spec.samples)]
+    named += [(f"evaluation batch {index}", batch) for index, batch in enumerate(spec.evaluation)]
+    named += [(f"edge case {name!r}", batch) for name, batch in spec.edge_cases.items()]
+    for name, batch in named:
+        for tensor, array in batch.items():
+            if not isinstance(array, np.ndarray) or array.ndim == 0:
+                raise SpecError(f"{name}: {tensor} is no numpy array with rows along axis 0, but {array!r:.60}")
     if _num_rows(spec.example) < 2:
         raise SpecError("example has 1 row: give at least 2, or the exporter takes the batch for a constant")
     judged_rows = sum(_num_rows(batch) for batch in spec.evaluation)
@@ -147,11 +156,15 @@ def check_spec(spec: ExportSpec) -> None:
             f"evaluation has {judged_rows} rows, too few to tell a bad variant from a good one: "
             f"give at least {MIN_JUDGED_ROWS} rows of real data"
         )
-    named = [("example", spec.example), ("samples", spec.samples)]
-    named += [(f"evaluation batch {index}", batch) for index, batch in enumerate(spec.evaluation)]
-    named += [(f"edge case {name!r}", batch) for name, batch in spec.edge_cases.items()]
+    if unknown := set(spec.free_axes) - set(spec.example):
+        raise SpecError(f"free_axes names {sorted(unknown)}, example has {sorted(spec.example)}")
+    for name, path in spec.assets.items():
+        if not Path(path).is_file():
+            raise SpecError(f"asset {name!r}: no file {path}")
     for name, batch in named:
         _check_batch(spec, name, batch)
+    if not _num_rows(spec.samples):
+        raise SpecError("samples has no rows: give at least 1 row of real data")
     _check_variety(spec)
 
 
@@ -190,6 +203,11 @@ def _num_rows(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if batch else 0
 
 
+def _what(error: BaseException) -> str:
+    """On one line, as the message of an error is printed."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def _split(name: str) -> tuple[str, str]:
     where, separator, function = name.rpartition(":")
     return (where, function) if separator else (name, DEFAULT_FUNCTION)
@@ -209,8 +227,8 @@ def _import_file(path: Path) -> ModuleType:
     sys.path.insert(0, folder)
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise SpecError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # A spec that is a script too may end itself.
+        raise SpecError(f"{path} cannot be imported: {_what(error)}") from error
     finally:
         sys.path.remove(folder)
     return module
@@ -219,8 +237,8 @@ def _import_file(path: Path) -> ModuleType:
 def _import_module(where: str, asked: str) -> ModuleType:
     try:
         return importlib.import_module(where)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:
         raise SpecError(
             f"{asked!r} is neither a sample ({', '.join(SAMPLES)}), nor file.py[:function], nor a module that can be "
-            f"imported ({error})"
+            f"imported ({_what(error)})"
         ) from error

@@ -35,7 +35,10 @@ def torch_runner(spec: ExportSpec, module: Any) -> Run:
         torch.set_num_threads(1)
         with torch.inference_mode():
             result = module(**{name: torch.from_numpy(array) for name, array in batch.items()})
-        tensors = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        tensors = result if isinstance(result, tuple | list) else (result,)
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            kinds = ", ".join(type(tensor).__name__ for tensor in tensors)
+            raise VerifyError(f"the module returns {kinds}: wrap it in one whose forward returns a tensor or a tuple")
         if len(tensors) != len(spec.outputs):
             raise VerifyError(f"the module returns {len(tensors)} tensors, the spec names {len(spec.outputs)} outputs")
         return {name: tensor.numpy() for name, tensor in zip(spec.outputs, tensors, strict=True)}

@@ -20,6 +20,12 @@ def spec():
 def broken():
     raise KeyError("weights")
 
+def undone():
+    raise RuntimeError("two\\nlines")
+
+def leaving():
+    raise SystemExit(3)
+
 def nothing():
     return 3
 """
@@ -50,6 +56,9 @@ def test_a_module_and_function_are_a_spec() -> None:
         ("nowhere/nosuch.py", r"no file nowhere/nosuch\.py"),
         ("pilot_testing.specs:nosuch", "has no function 'nosuch'"),
         ("{file}:broken", r"broken\(\) failed: KeyError: 'weights'"),
+        ("{file}:undone", r"undone\(\) failed: RuntimeError: two lines$"),
+        ("{file}:leaving", r"leaving\(\) failed: SystemExit: 3"),
+        (":spec", "nor a module that can be imported"),
         ("{file}:nothing", r"returned int, not pilot_export\.ExportSpec"),
     ],
 )
@@ -74,6 +83,12 @@ def _with_nan() -> np.ndarray[Any, Any]:
     ("changes", "message"),
     [
         ({"name": "a/b"}, "name 'a/b'"),
+        ({"name": 5}, "name 5"),
+        ({"outputs": "y"}, r"outputs is the text 'y': give a tuple"),
+        ({"example": {"x": [[1.0, 2.0]]}}, r"example: x is no numpy array .* but \[\[1\.0, 2\.0\]\]"),
+        ({"samples": {"x": rows(0)}}, "samples has no rows"),
+        ({"free_axes": {"mask": {1: "length"}}}, r"free_axes names \['mask'\], example has \['x'\]"),
+        ({"assets": {"vocab.txt": Path("/nowhere/vocab.txt")}}, "asset 'vocab.txt': no file /nowhere/vocab.txt"),
         ({"outputs": ("x",)}, "differently from the inputs"),
         ({"example": {"x": rows(1)}}, "example has 1 row"),
         ({"evaluation": [{"x": rows(50)}]}, "50 rows, too few .* at least 200"),

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from pilot_export.errors import VerifyError
 from pilot_export.spec import Batch
-from pilot_export.verify import compare, run_all, run_reference
+from pilot_export.verify import compare, run_all, run_reference, torch_runner
 from pilot_testing.specs import doubler_spec, positive_task, rows
 
 
@@ -67,3 +68,13 @@ def test_nan_of_a_variant_is_a_failure_on_data_and_on_edge_cases() -> None:
     everywhere = compare(spec, reference, times(np.nan))[1]
     assert everywhere[0] == "gives NaN or infinity on real data where the original does not"
     assert "fails with a batch of 16" in everywhere
+
+
+def test_a_module_that_returns_no_tensors_is_named() -> None:
+    class Named(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"y": x}
+
+    run = torch_runner(doubler_spec(), Named())
+    with pytest.raises(VerifyError, match="the module returns dict: wrap it in one whose forward returns a tensor"):
+        run({"x": rows(2)})
