@@ -39,7 +39,7 @@ class InflightConfig:
     kv_exhaustion: str = checked("preempt", Text(choices=("preempt", "reserve")))
     ageing_s: float = checked(10.0, Number(above=0.0))  # waiting so long is worth one level of priority
     stream_interval_ms: float = checked(100.0, Number(at_least=0.0))  # longest that stream_interval may hold a token
-    intra_op_threads: int | None = checked(None, Integer(at_least=1))
+    intra_op_threads: int | None = checked(None, Integer(at_least=1, at_most=1024))
     responder_threads: int = checked(1, Integer(at_least=1, at_most=64))
     cancellation_check_period_ms: float = checked(100.0, Number(above=0.0))
     max_failed_steps: int = checked(3, Integer(at_least=1))  # in a row; then the engine gives up

@@ -23,7 +23,7 @@ def decide_num_blocks(
 ) -> int:
     """
     Raises:
-        ConfigError: not one block fits.
+        ConfigError: not one block fits, or more are asked for than fit.
     """
     blocks_per_sequence = -(-max_model_len // config.block_size)
     if config.num_gpu_blocks_override is not None:
@@ -42,6 +42,12 @@ def decide_num_blocks(
         raise ConfigError(
             f"no KV block fits: one of {config.block_size} tokens takes {bytes_per_block:,} bytes, and {source} "
             "allows less. Set a larger kv_cache_memory_bytes or a smaller block_size in model.json"
+        )
+    if num_blocks * bytes_per_block > free_bytes:
+        # A CPU's memory is taken only when it is used: too much of it would end the process much later.
+        raise ConfigError(
+            f"{source} asks for a KV cache of {num_blocks * bytes_per_block / 1e9:,.2f} GB, and {free_bytes / 1e9:,.2f} "
+            "GB are free"
         )
     _log.info(
         "KV cache: %d blocks of %d tokens (%d tokens, %.1f MB), by %s",

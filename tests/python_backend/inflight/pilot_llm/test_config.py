@@ -45,6 +45,7 @@ def test_names_are_known_once() -> None:
         ({"model": ".", "max_queue_size": 4}, "'max_queue_size' belongs into the object \"inflight\""),
         ({"model": ".", "inflight": {"max_queue": 4}}, r"inflight\.unknown name|did you mean 'max_queue_size'"),
         ({"model": ".", "inflight": {"contract": "openai"}}, "inflight.contract must be one of vllm, tensorrtllm"),
+        ({"model": ".", "inflight": {"intra_op_threads": 10**6}}, "intra_op_threads must be from 1 to 1024"),
         ({"model": ".", "inflight": 3}, '"inflight" must be an object'),
         ({"model": ".", "enable_lora": True}, "vLLM's 'enable_lora' is not supported"),
         ({"model": ".", "quantization": "awq"}, "quantization must be one of int8, got 'awq'"),

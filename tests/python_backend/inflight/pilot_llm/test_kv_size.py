@@ -57,6 +57,14 @@ def test_no_block_is_refused_with_numbers() -> None:
         decide(free_bytes=900)
 
 
+@pytest.mark.parametrize("settings", [{"num_gpu_blocks_override": 10**6 + 1}, {"kv_cache_memory_bytes": 2 * 10**9}])
+def test_more_memory_than_is_free_is_refused_at_load(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{next(iter(settings))} asks for a KV cache of .* GB, and 1.00 GB are free"
+    ):
+        decide(**settings)
+
+
 def test_pool_smaller_than_one_long_sequence_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         decide(num_gpu_blocks_override=99)
