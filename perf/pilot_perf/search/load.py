@@ -20,6 +20,9 @@ from pilot_perf.slo import Slo
 MIN_GAIN = 0.02
 # A short window must keep the budget with this much to spare, because the next window will differ.
 GUARD = 0.95
+# Doublings in a row that bring no more throughput, before the load counts as saturated: a single window may have been
+# disturbed, and a configuration that is stopped there would be judged by it.
+FLAT_DOUBLINGS = 2
 # Bisection ends when the untried gap is narrower than this share of the load.
 FINE, COARSE = 0.08, 0.3
 
@@ -76,7 +79,7 @@ def climb(
     knobs: Knobs, slo: Slo, max_concurrency: int, *, start: int = 1, tolerance: float = FINE, to_beat: float = 0.0
 ) -> Search:
     """Find the best load of `knobs`; gives up as soon as it cannot exceed `to_beat` requests/s."""
-    borders = _Borders()
+    borders, num_flat = _Borders(), 0
     concurrency, reason = min(start, max_concurrency), "the first load"
     while True:
         measurement = yield Trial(knobs, concurrency, reason)
@@ -88,7 +91,9 @@ def climb(
         if broken is None:
             if concurrency == max_concurrency:
                 return LoadResult(borders.best, "the highest load that was allowed keeps the budget")
-            if before_per_s and borders.best_per_s <= before_per_s * (1 + MIN_GAIN):
+            is_flat = before_per_s and borders.best_per_s <= before_per_s * (1 + MIN_GAIN)
+            num_flat = num_flat + 1 if is_flat else 0
+            if num_flat == FLAT_DOUBLINGS:
                 return LoadResult(borders.best, "throughput no longer rises with the load")
             concurrency, reason = min(2 * concurrency, max_concurrency), "doubled: the budget was kept"
             continue

@@ -69,9 +69,17 @@ def test_it_also_looks_between_the_first_two_points() -> None:
 
 def test_saturation_ends_the_climb_before_the_budget_does() -> None:
     result, loads = run(saturating(200, alone_ms=10.0))
-    assert loads == [1, 2, 4]
-    assert best_load(result) in (2, 4)
+    assert loads == [1, 2, 4, 8]
+    assert best_load(result) in (2, 4, 8)
     assert result.why == "throughput no longer rises with the load"
+
+
+def test_one_disturbed_window_does_not_stop_the_climb() -> None:
+    def curve(load: int) -> tuple[float, float]:
+        return (4.0, 80.0) if load == 2 else (10.0 * load, 2.0 * load)
+
+    result, _ = run(curve)
+    assert best_load(result) > 30
 
 
 def test_a_budget_that_nothing_keeps_gives_no_load_and_never_concurrency_0() -> None:
