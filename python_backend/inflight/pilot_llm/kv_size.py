@@ -46,8 +46,8 @@ def decide_num_blocks(
     if num_blocks * bytes_per_block > free_bytes:
         # A CPU's memory is taken only when it is used: too much of it would end the process much later.
         raise ConfigError(
-            f"{source} asks for a KV cache of {num_blocks * bytes_per_block / 1e9:,.2f} GB, and {free_bytes / 1e9:,.2f} "
-            "GB are free"
+            f"{source} asks for a KV cache of {num_blocks * bytes_per_block / 1e9:,.2f} GB, "
+            f"and {free_bytes / 1e9:,.2f} GB are free"
         )
     _log.info(
         "KV cache: %d blocks of %d tokens (%d tokens, %.1f MB), by %s",
