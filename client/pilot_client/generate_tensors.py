@@ -87,7 +87,7 @@ class VllmDialect:
     ) -> service_pb2.ModelInferRequest:
         request = service_pb2.ModelInferRequest(model_name=model)
         if isinstance(prompt, str):
-            _add(request, "text_input", "BYTES", [1], [prompt.encode()])
+            _add(request, "text_input", "BYTES", [1], [_utf8("prompt", prompt)])
         elif "input_ids" in self._input_names:
             _add(request, "input_ids", "INT32", [len(prompt)], list(prompt))
         else:
@@ -145,13 +145,13 @@ class TensorRtLlmDialect:
         if not isinstance(prompt, str):
             raise BadRequestError(f"model {model!r} takes no token ids; give the prompt as text")
         request = service_pb2.ModelInferRequest(model_name=model)
-        _add(request, "text_input", "BYTES", [1, 1], [prompt.encode()])
+        _add(request, "text_input", "BYTES", [1, 1], [_utf8("prompt", prompt)])
         for name, value in {"max_tokens": _DEFAULT_MAX_TOKENS, **params}.items():
             if name not in _TENSOR_BY_PARAMETER:
                 raise BadRequestError(f"TensorRT-LLM's tensors have no place for parameter {name!r}")
             tensor, datatype = _TENSOR_BY_PARAMETER[name]
             values = list(value) if isinstance(value, (list, tuple)) else [value]
-            values = [item.encode() if isinstance(item, str) else item for item in values]
+            values = [_utf8(name, item) if isinstance(item, str) else item for item in values]
             try:
                 _add(request, tensor, datatype, [1, len(values)], values)
             except (TypeError, ValueError) as error:
@@ -189,6 +189,13 @@ _CONTENTS = {
 def _add(request: service_pb2.ModelInferRequest, name: str, datatype: str, shape: list[int], values: list[Any]) -> None:
     tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
     getattr(tensor.contents, _CONTENTS[datatype]).extend(values)
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:  # a byte that a terminal or an argument could not decode
+        raise BadRequestError(f"{name} is no Unicode text: {error.reason} at character {error.start}") from None
 
 
 def _texts(result: InferResult, name: str) -> list[str] | None:

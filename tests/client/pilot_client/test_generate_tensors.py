@@ -66,6 +66,12 @@ def test_what_cannot_be_sent_is_refused_here(inputs: set[str], params: dict[str,
         sent(inputs, **params)
 
 
+@pytest.mark.parametrize("inputs", [VLLM_INPUTS, TENSORRT_LLM_INPUTS])
+def test_a_prompt_with_a_byte_that_is_no_text_is_refused_here(inputs: set[str]) -> None:
+    with pytest.raises(BadRequestError, match="prompt is no Unicode text: surrogates not allowed at character 2"):
+        sent(inputs, "Hi\udcff")
+
+
 def test_a_model_that_is_no_language_model_is_named() -> None:
     with pytest.raises(ModelNotReadyError, match="model 'm' takes attention_mask, input_ids: not the tensors"):
         dialect_of("m", {"input_ids", "attention_mask"})
