@@ -52,8 +52,12 @@ class Fields:
 
     def number(self, name: str) -> float | None:
         value = self._single(name)
+        if value is None:
+            return None
+        if not np.isfinite(value):
+            raise InvalidRequestError(f"{name}: a finite number expected, not {value}")
         # float32 0.1 is 0.10000000149: str() gives the decimal that the client wrote.
-        return None if value is None else float(str(np.float32(value)))
+        return float(str(np.float32(value)))
 
     def text(self, name: str) -> str | None:
         value = self._single(name)

@@ -98,6 +98,11 @@ def test_what_the_engine_cannot_do_is_refused_by_name(name: str, value: Any) -> 
         parse(**{name: value})
 
 
+def test_number_that_is_none_is_refused_even_where_nothing_is_drawn() -> None:
+    with pytest.raises(InvalidRequestError, match="temperature: a finite number expected, not nan"):
+        parse(temperature=column(np.float32, np.nan))
+
+
 def test_values_that_ask_for_nothing_are_accepted() -> None:
     assert parse(
         beam_width=column(np.int32, 1),
