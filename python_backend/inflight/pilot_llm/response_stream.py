@@ -181,7 +181,8 @@ class ResponseStream:
                 self._decode(text)
         deltas = tuple(self._delta(index, text) for index, text in enumerate(self._texts) if text.has_news)
         prompt_logprobs = None
-        if self._prompt_logprobs and not self._prompt_logprobs_are_sent and (deltas or finished):
+        wants_them = self.params.prompt_logprobs is not None and error is None
+        if wants_them and not self._prompt_logprobs_are_sent and (deltas or finished):
             prompt_logprobs = (None, *self._prompt_logprobs)
             self._prompt_logprobs_are_sent = True
         if not deltas and not finished:

@@ -167,6 +167,12 @@ def test_prompt_logprobs_come_once_for_every_position_but_the_first(budget: int,
     assert sink.token_ids() == greedy_oracle(prompt, 4, eos=())
 
 
+def test_prompt_of_one_token_has_prompt_logprobs_for_no_position() -> None:
+    with running_engine() as engine:
+        sink = submit(engine, [7], max_tokens=2, ignore_eos=True, prompt_logprobs=2).wait()
+    assert sink.outputs[-1].prompt_logprobs == (None,)
+
+
 def test_n_sequences_come_with_their_index_and_end_each_by_itself() -> None:
     with running_engine(HashRunner(100)) as engine:
         sink = submit(engine, [4, 2], n=4, temperature=1.5, seed=3, max_tokens=40, stream=True, logprobs=1).wait()
