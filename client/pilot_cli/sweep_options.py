@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from pilot_perf.default_space import Levels
 
-DEFAULT_SLO = "p95:50ms"
+DEFAULT_SLO = "p95:100ms"
 # Where `tune` puts a spec's sample rows, in the results of the model, and where `sweep` finds them.
 INPUT_FILE = "input_data.json"
 
