@@ -43,6 +43,8 @@ class Admission:
         )
         token_ids = self._prompt_token_ids(request)
         max_total_tokens = self._limits.max_total_tokens(len(token_ids), params.max_tokens)
+        if not isinstance(request.prompt, str):
+            _check_token_ids(token_ids, self._vocab_size)
         special_stops = (self._tokenizer.special_token_id(stop) for stop in params.stop)
         stop_token_ids = frozenset(params.stop_token_ids).union(t for t in special_stops if t is not None)
         return RequestGroup(
@@ -66,7 +68,7 @@ class Admission:
             text = self._hopeful_text(request.prompt, keep)
             token_ids = self._tokenizer.encode(text, add_special_tokens=request.add_special_tokens)
         else:
-            token_ids = _checked_token_ids(request.prompt, self._vocab_size)
+            token_ids = list(request.prompt)
         return token_ids if keep is None else token_ids[-keep:]
 
     def _hopeful_text(self, text: str, keep: int | None) -> str:
@@ -90,9 +92,7 @@ class Admission:
         return request.priority + arrival_s / self._config.inflight.ageing_s
 
 
-def _checked_token_ids(prompt: Sequence[int], vocab_size: int) -> list[int]:
-    token_ids = list(prompt)
+def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in token_ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise InvalidRequestError(f"prompt token id {token_id!r} is not in the vocabulary of {vocab_size}")
-    return token_ids

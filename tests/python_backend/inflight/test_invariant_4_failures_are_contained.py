@@ -239,6 +239,7 @@ BAD_REQUESTS: dict[str, tuple[str | list[int], dict[str, object], str]] = {
     "negative token id": ([-1], {}, "prompt token id -1"),
     "token id that is no number": ([1.5], {}, "prompt token id 1.5"),
     "prompt of the context length": ([1] * 64, {}, "it may have at most 63"),
+    "too many token ids, counted before each is looked at": ([-1] * 64, {}, "it may have at most 63"),
     "more than the pool holds": ([1] * 20, {"max_tokens": 30}, "need 13 KV blocks of 4 tokens, but the model has 12"),
     "bias of an unknown token": ([1], {"logit_bias": {"64": 1}}, "logit_bias: token id 64 is outside"),
     "unknown allowed token": ([1], {"allowed_token_ids": [99]}, "allowed_token_ids: token id 99"),

@@ -69,7 +69,7 @@ class Fields:
 
     def integers(self, name: str) -> list[int] | None:
         values = self._flat(name)
-        return None if values is None else [int(value) for value in values]
+        return None if values is None else values.tolist()
 
     def _flat(self, name: str) -> npt.NDArray[Any] | None:
         array = self._arrays.get(name)
