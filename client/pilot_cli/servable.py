@@ -1,6 +1,7 @@
 """Which models of a repository have their files, and which are still to be exported."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from pilot_check.backends import EXPORT_COMMANDS
 from pilot_client.errors import ConfigError
 from pilot_client.model_config import CONFIG_FILE, read
+from pilot_server.errors import ServerError
 
 # What a run or an editor leaves in a version folder, and is no model.
 _NOT_A_MODEL = frozenset({"__pycache__"})
@@ -30,6 +32,19 @@ def models_of(repository: Path) -> list[RepositoryModel]:
         for folder in folders
         if (folder / CONFIG_FILE).is_file() or _version_dirs(folder)
     ]
+
+
+def require_models(repository: Path, models: Sequence[RepositoryModel], names: Sequence[str]) -> None:
+    """
+    Raises:
+        ServerError: one of `names` is none of `models`, those of `repository`, or lacks its files.
+    """
+    missing = {model.name: model.missing for model in models}
+    for name in names:
+        if name not in missing:
+            raise ServerError(f"There is no model {name!r} in {repository}; there are: {', '.join(missing) or 'none'}")
+        if (lacks := missing[name]) is not None:
+            raise ServerError(f"Model {name} cannot be loaded: {lacks}")
 
 
 def _missing(folder: Path) -> str | None:

@@ -61,7 +61,7 @@ def command(
     Ctrl-C stops the server and exits with 0; running requests get 10 seconds, a second Ctrl-C ends them at once.
     With --json, one line with the addresses and the models is printed when the server is ready.
     """
-    from pilot_cli.servable import models_of
+    from pilot_cli.servable import models_of, require_models
     from pilot_server import container
     from pilot_server.embedded import existing_repository, start_embedded
 
@@ -73,13 +73,7 @@ def command(
     models = models_of(repository)
     skipped = {model.name: model.missing for model in models if model.missing is not None}
     loadable = [model.name for model in models if model.missing is None]
-    for name in names:
-        if name in skipped:
-            raise ServerError(f"Model {name} cannot be loaded: {skipped[name]}")
-        if name not in loadable:
-            raise ServerError(
-                f"There is no model {name} in {repository}; there are: {_listed(sorted([*loadable, *skipped]))}"
-            )
+    require_models(repository, models, names)
     wanted = list(names) or loadable
 
     in_container = mode == "docker" or (mode == "auto" and (image or gpus or not _can_embed(say)))
@@ -142,6 +136,7 @@ def _serve(
 
 def _load(server: RunningServer, wanted: list[str], say: Say) -> dict[str, str]:
     """Load the models one by one; returns the server's reasons for those that it refused."""
+    from pilot_client.connection import one_line
     from pilot_server import control
 
     failed = {}
@@ -152,7 +147,7 @@ def _load(server: RunningServer, wanted: list[str], say: Say) -> dict[str, str]:
         except ServerError as error:
             if not server.is_alive():
                 raise
-            failed[name] = str(error)
+            failed[name] = one_line(str(error))
     return failed
 
 
@@ -188,7 +183,3 @@ def _can_embed(say: Say) -> bool:
         return True  # Where neither way works, the start says why.
     say(f"{problem}. Serving in a container instead")
     return False
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names) or "none"

@@ -82,12 +82,12 @@ def command(
             if not allow_reload:
                 watcher.say("The server at --url keeps its configuration: only the load is swept (see --allow-reload)")
         else:
-            from pilot_server.embedded import start_embedded
+            from pilot_cli.own_server import serve_model
 
             repository = repository or default_repository(model)
             model_dir = repository / model
             watcher.say(f"Starting a server on {repository}")
-            server = stack.enter_context(start_embedded(repository, load=(model,), say=watcher.say))
+            server = stack.enter_context(serve_model(repository, model, watcher.say))
         request = Request(
             model=model,
             slo=slo,

@@ -56,13 +56,13 @@ def command(
       tritonpilot tune mymodel --repository models --input-data rows.npz
     """
     from pilot_cli.answers import show_answer
+    from pilot_cli.own_server import serve_model
     from pilot_cli.tune_target import find_target
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
     from pilot_perf.session import Request, run
     from pilot_perf.slo import parse_slo
     from pilot_server import model_repository_dir
-    from pilot_server.embedded import start_embedded
     from pilot_server.toolchain import perf_analyzer
 
     slo = parse_slo(slo_texts or (DEFAULT_SLO,))
@@ -77,7 +77,7 @@ def command(
         if options["input_data"] is None and target.spec is not None:
             options["input_data"] = write_rows(target.spec.samples, results_dir / INPUT_FILE)
         watcher.step(2, "Server")
-        with start_embedded(target.model_dir.parent, load=(target.model,), say=say) as server:
+        with serve_model(target.model_dir.parent, target.model, say) as server:
             say(f"Serving {target.model} on {server.http_url} (HTTP) and {server.grpc_url} (gRPC)")
             if target.spec is not None:
                 show_answer(target.spec, server, watcher.show)

@@ -58,15 +58,14 @@ def find_target(name: str, committed: Path, build: Path, *, fresh: bool, say: Sa
         else:
             _export(spec, copy, build / "export" / spec.name, say)
         return Target(spec.name, model_dir, spec)
-    model_dir = copy / name
-    if not model_dir.is_dir():
-        models = sorted(path.name for path in copy.iterdir() if path.is_dir() and not path.name.startswith("."))
+    models = sorted(path.name for path in copy.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if name not in models:
         raise PilotError(
             f"{name!r} is neither a sample ({', '.join(SAMPLES)}), nor module:function or file.py of a spec, "
             f"nor a model in {copy} (there: {', '.join(models) or 'none'}). --repository names another repository"
         )
-    restore_untuned(model_dir)
-    return Target(name, model_dir, None)
+    restore_untuned(copy / name)
+    return Target(name, copy / name, None)
 
 
 def _export(spec: "ExportSpec", repository: Path, build_dir: Path, say: Say) -> None:

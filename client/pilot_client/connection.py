@@ -44,6 +44,8 @@ _TRANSPORT_TEXTS = (
 _NOISE = re.compile(
     r"\[request id: <id_unknown>\] |\s*NOTE: Setting a non-zero max_batch_size.*|\s*<frozen [^>]*>\(\d+\): \w+"
 )
+# The traceback of a Python model, innermost frame first: that one is enough on one line, the log has all.
+_OUTER_FRAMES = re.compile(r"(\bAt: \S+\(\d+\): [\w<>]+)(?: \S+\(\d+\): [\w<>]+)+")
 _BY_STATUS: dict[str, type[ClientError]] = {
     "StatusCode.INVALID_ARGUMENT": BadRequestError,
     "StatusCode.NOT_FOUND": ModelNotReadyError,
@@ -130,4 +132,4 @@ def _wrong_port(url: str, protocol: Protocol, reason: str) -> ServerUnreachableE
 
 def one_line(message: str) -> str:
     """A message of Triton without line ends and noise."""
-    return _NOISE.sub("", " ".join(message.split())).strip(" ;.")
+    return _OUTER_FRAMES.sub(r"\1", _NOISE.sub("", " ".join(message.split()))).strip(" ;.")

@@ -134,7 +134,10 @@ def test_options_that_do_not_fit_are_wrong_use(tmp_path: Path, options: list[str
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none", "There is no model none in .*; there are: empty, good"), ("empty", "cannot be loaded: .* has no model")],
+    [
+        ("none", "There is no model 'none' in .*; there are: empty, good"),
+        ("empty", "cannot be loaded: .* has no model"),
+    ],
 )
 def test_named_model_that_cannot_be_loaded_starts_nothing(tmp_path: Path, name: str, message: str) -> None:
     write_scale_model(tmp_path, "good")

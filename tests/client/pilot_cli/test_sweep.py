@@ -13,6 +13,7 @@ from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.session import Outcome
 from pilot_perf.slo import parse_slo
+from pilot_testing.onnx_models import install
 
 SLO = parse_slo(["p95:50"])
 
@@ -48,6 +49,8 @@ def test_wrong_use_exits_with_2_and_names_the_option(arguments: tuple[str, ...],
         (("report", "/no/study.sqlite"), "There is no study at /no/study.sqlite"),
         (("sweep", "m", "--url", "127.0.0.1:1"), "no Triton server at 127.0.0.1:1"),
         (("sweep", "m", "--repository", "/no/models"), "no model repository at /no/models"),
+        (("sweep", "m", "--repository", "."), "There is no model 'm' in "),
+        (("sweep", "../m", "--repository", "."), "There is no model '../m' in "),
     ],
 )
 def test_what_cannot_be_done_is_an_error_in_one_line(
@@ -58,6 +61,20 @@ def test_what_cannot_be_done_is_an_error_in_one_line(
     assert isinstance(result.exception, PilotError), result.output
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+@pytest.mark.triton
+def test_a_model_that_the_server_refuses_is_an_error_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install(tmp_path / "models", "corrupt", b"no graph", config='backend: "onnxruntime"\n')
+    result = invoke("sweep", "corrupt", "--repository", "models")
+    assert isinstance(result.exception, PilotError), result.output
+    assert "'corrupt' cannot be loaded" in str(result.exception)
+    assert "export or copy it again" in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (tmp_path / "build").exists()
 
 
 def side(knobs: Knobs, load: int, rates: list[float], p95_ms: float) -> Side:
