@@ -1,8 +1,8 @@
-"""A tiny language model whose forward pass fails on command, inside the real backend and the real server.
+"""A tiny language model whose forward pass or responses fail on command, inside the real backend and the real server.
 
 The command is a file in the model's version folder, so that a test can give it while requests run:
 
-    fault.json    {"kind": "raise" | "hang"}     absent: all is well
+    fault.json    {"kind": "raise" | "hang" | "send"}     absent: all is well
 """
 
 import json
@@ -20,6 +20,11 @@ BACKEND = Path({backend!r})
 FAULT = Path({fault!r})
 sys.path.insert(0, str(BACKEND))
 import pilot_llm.runner
+import pilot_llm.triton_sink
+
+
+def fault():
+    return json.loads(FAULT.read_text())["kind"] if FAULT.exists() else None
 
 
 class FaultyRunner:
@@ -30,7 +35,7 @@ class FaultyRunner:
         return getattr(self._runner, name)
 
     def forward(self, batch):
-        kind = json.loads(FAULT.read_text())["kind"] if FAULT.exists() else None
+        kind = fault()
         if kind == "raise":
             raise RuntimeError("planted fault")
         if kind == "hang":
@@ -39,6 +44,14 @@ class FaultyRunner:
         return self._runner.forward(batch)
 
 
+def data_response(response):
+    if fault() == "send":
+        raise RuntimeError("planted fault in a response")
+    return make_response(response)
+
+
+make_response = pilot_llm.triton_sink._data_response
+pilot_llm.triton_sink._data_response = data_response
 load = pilot_llm.runner.load_runner
 pilot_llm.runner.load_runner = lambda config: FaultyRunner(load(config))
 spec = importlib.util.spec_from_file_location("inflight_model", BACKEND / "model.py")

@@ -15,6 +15,7 @@ Shared state: the group's count of open rows, its error, `_is_ending` and `_num_
 never held across a send or a question.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ import triton_python_backend_utils as pb_utils
 from pilot_llm.contracts import Response, ResponseFormat
 from pilot_llm.errors import ErrorCode
 from pilot_llm.request import RequestError, RequestOutput
+
+_log = logging.getLogger(__name__)
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -64,6 +67,11 @@ class ResponseGroup:
                         is_final_sent = True
                     else:
                         self._sender.send(response)
+        except Exception as error:
+            if ends_row:
+                with self._lock:
+                    self._error = self._error or _lost(error)
+            raise
         finally:
             if ends_row:
                 self._close_rows(1, is_final_sent=is_final_sent)
@@ -118,14 +126,25 @@ class TritonSink:
         self._format = response_format
 
     def send(self, output: RequestOutput) -> None:
-        if output.error is None:
-            responses = [_data_response(response) for response in self._format.responses(output)]
-        else:
-            responses = [error_response(output.error)]
+        try:
+            if output.error is None:
+                responses = [_data_response(response) for response in self._format.responses(output)]
+            else:
+                responses = [error_response(output.error)]
+        except Exception as error:
+            if not output.finished:
+                raise
+            # The engine has no more to say, and without a final response Triton would keep the request for good.
+            _log.exception("request %s: its last response could not be made", output.request_id)
+            responses = [error_response(_lost(error))]
         self._group.send(responses, ends_row=output.finished)
 
     def is_cancelled(self) -> bool:
         return self._group.is_cancelled()
+
+
+def _lost(error: Exception) -> RequestError:
+    return RequestError(ErrorCode.INTERNAL, f"a part of the answer could not be sent: {error}")
 
 
 def error_response(error: RequestError) -> Any:

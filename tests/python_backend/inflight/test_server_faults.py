@@ -9,7 +9,7 @@ import pytest
 
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
-from pilot_client.repository import load
+from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
 from pilot_testing.faulty_llm import FaultyModel
 from pilot_testing.llm_clients import get_status, model_metrics, wait_for
@@ -80,3 +80,19 @@ def test_one_failed_step_costs_its_requests_only(server: RunningServer, faulty: 
         faulty.mend()
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
     assert is_ready(server)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_response_that_cannot_be_made_ends_its_request_with_an_error_and_keeps_no_unload_waiting(
+    server: RunningServer, faulty: FaultyModel, is_stream: bool
+) -> None:
+    ask = (lambda *args, **kwargs: list(stream(*args, **kwargs))) if is_stream else generate
+    faulty.break_down("send")
+    try:
+        with pytest.raises(Exception, match="a part of the answer could not be sent"):
+            ask(server.grpc_url, "tiny", "Once", GREEDY, timeout_s=20)
+    finally:
+        faulty.mend()
+    unload(server.grpc_url, "tiny", timeout_s=20)
+    load(server.grpc_url, "tiny")
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
