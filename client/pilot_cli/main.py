@@ -10,8 +10,9 @@ when its own help is asked for; the list of commands is shown from the table bel
 neither torch nor tritonclient.
 """
 
+import errno
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -30,6 +31,15 @@ COMMANDS = {
     "chat": "Talk with an LLM in the terminal.",
     "sweep": "Measure a model over its knobs and choose within a latency budget.",
     "report": "Write the HTML report of a sweep.",
+}
+
+# What a machine may refuse at any write, and the mend. Any other OSError is a defect of ours.
+_WRITE_MENDS = {
+    errno.ENOSPC: "Free some space, then run the command again",
+    errno.EDQUOT: "Free some space, then run the command again",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f), then run the command again",
+    errno.EROFS: "Work in a folder that can be written",
+    errno.EACCES: "Work in a folder that can be written, or change its permissions",
 }
 
 
@@ -64,5 +74,13 @@ def main() -> None:
     try:
         cli.main(standalone_mode=True)
     except PilotError as error:
-        click.echo(f"tritonpilot: error: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:
+        if error.errno not in _WRITE_MENDS:
+            raise
+        _fail(f"{error.strerror}: {error.filename or 'a file'}. {_WRITE_MENDS[error.errno]}")
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"tritonpilot: error: {message}", err=True)
+    sys.exit(1)

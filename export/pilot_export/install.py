@@ -33,7 +33,12 @@ def working_copy(committed: Path, build: Path) -> Path:
             if not (target / model.name).exists():
                 _copy_model(model, target / model.name)
     except OSError as error:
-        raise InstallError(f"{target} cannot be made from {committed}: {error}") from error
+        # copytree gathers what failed: (source, target, reason) of each file.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+        raise InstallError(
+            f"{target} cannot be made from {committed}: {reason}. "
+            "Free some space, or name a repository that can be written with --repository"
+        ) from error
     return target
 
 
@@ -85,7 +90,7 @@ def _check_space(model_dir: Path, files: Mapping[str, Path | str]) -> None:
     free = shutil.disk_usage(model_dir).free
     if needed > free:
         raise InstallError(
-            f"{model_dir} needs {needed / 1e6:.0f} MB, its disk has {free / 1e6:.0f} MB: free some space"
+            f"{model_dir} needs {needed / 1e6:.3f} MB, its disk has {free / 1e6:.3f} MB: free some space"
         )
 
 

@@ -109,7 +109,10 @@ def run(
     except ClientError as error:
         raise ModelNotReadyError(f"model {model!r} cannot be swept: {error}") from error
     space = _space(installed, request)
-    request.results_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        request.results_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PerfError(f"{request.results_dir} cannot be made: {error.strerror}. Name another folder") from error
     data = None if request.input_data is None else prepare_file(request.input_data, request.results_dir)
     conditions = _conditions(url, analyzer, request, installed, space, data)
     study_file = (

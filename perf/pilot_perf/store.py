@@ -113,7 +113,11 @@ class Store:
         return cls.open(path)
 
     def add(self, phase: Phase, measurement: Measurement, took_s: float) -> None:
-        """Commit one measurement; it is on disk when this returns."""
+        """Commit one measurement; it is on disk when this returns.
+
+        Raises:
+            StudyError: no space, or no permission; the rows before it are kept.
+        """
         trial, figures = measurement.trial, measurement.figures
         numbers: tuple[Any, ...] = (None,) * 6
         if figures is not None:
@@ -125,21 +129,27 @@ class Store:
                 None if figures.stages is None else json.dumps(asdict(figures.stages)),
                 figures.server_cpu_cores,
             )
-        with self._connection:
-            self._connection.execute(
-                f"INSERT INTO measurement VALUES (NULL{', ?' * 14})",
-                (
-                    phase,
-                    json.dumps(trial.knobs.as_dict()),
-                    trial.concurrency,
-                    trial.reason,
-                    measurement.status,
-                    measurement.problem,
-                    datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    took_s,
-                    *numbers,
-                ),
-            )
+        try:
+            with self._connection:
+                self._connection.execute(
+                    f"INSERT INTO measurement VALUES (NULL{', ?' * 14})",
+                    (
+                        phase,
+                        json.dumps(trial.knobs.as_dict()),
+                        trial.concurrency,
+                        trial.reason,
+                        measurement.status,
+                        measurement.problem,
+                        datetime.now(UTC).isoformat(timespec="milliseconds"),
+                        took_s,
+                        *numbers,
+                    ),
+                )
+        except sqlite3.Error as error:
+            raise StudyError(
+                f"{self.path} cannot be written: {error}. What was measured before is kept: mend that, and the same "
+                "command goes on from there"
+            ) from error
 
     def rows(self, phase: Phase | None = None) -> list[Row]:
         """All measurements, or those of one phase, in the order in which they were made."""

@@ -1,5 +1,7 @@
 """The command line as a whole: exit codes, one-line errors, and imports that stay light."""
 
+import errno
+import os
 import resource
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pilot_base.errors import PilotError
-from pilot_cli.main import COMMANDS, cli
+from pilot_cli.main import COMMANDS, cli, main
 
 HEAVY = ("torch", "numpy", "tritonclient", "onnx", "onnxruntime", "grpc", "psutil")
 
@@ -70,14 +72,34 @@ def test_interrupt_exits_with_130(doctor_raises: Callable[[BaseException], None]
 def test_failure_is_one_line_and_exit_code_1(
     doctor_raises: Callable[[BaseException], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pilot_cli.main import main
-
     doctor_raises(PilotError("the disk is full. Free some space"))
     monkeypatch.setattr(sys, "argv", ["tritonpilot", "doctor"])
     with pytest.raises(SystemExit) as exit_:
         main()
     assert exit_.value.code == 1
     assert capsys.readouterr().err == "tritonpilot: error: the disk is full. Free some space\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (errno.ENOSPC, "No space left on device: build/x. Free some space, then run the command again"),
+        (errno.EROFS, "Read-only file system: build/x. Work in a folder that can be written"),
+    ],
+)
+def test_what_the_machine_refuses_to_write_is_one_line(
+    number: int,
+    line: str,
+    doctor_raises: Callable[[BaseException], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    doctor_raises(OSError(number, os.strerror(number), "build/x"))
+    monkeypatch.setattr(sys, "argv", ["tritonpilot", "doctor"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 1
+    assert capsys.readouterr().err == f"tritonpilot: error: {line}\n"
 
 
 def test_defect_of_ours_keeps_its_traceback(doctor_raises: Callable[[BaseException], None]) -> None:

@@ -104,6 +104,17 @@ def test_what_a_killed_install_left_is_swept(model_dir: Path) -> None:
     assert not list(model_dir.glob(".installing-*"))
 
 
+def test_a_working_copy_on_a_full_disk_is_one_line_and_no_half_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "committed" / "m").mkdir(parents=True)
+    (tmp_path / "committed" / "m" / "config.pbtxt").write_text("x" * 1000)
+    with (
+        files_no_larger_than(100),
+        pytest.raises(InstallError, match=r"model_repository cannot be made from .*committed: \[Errno 27\].*Free some"),
+    ):
+        working_copy(tmp_path / "committed", tmp_path / "build")
+    assert list((tmp_path / "build" / "model_repository").iterdir()) == []
+
+
 def test_a_working_copy_is_made_once_and_then_kept(tmp_path: Path) -> None:
     committed = tmp_path / "committed"
     install_files(committed / "a", {"config.pbtxt": "as committed"})

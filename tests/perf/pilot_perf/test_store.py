@@ -89,6 +89,16 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         make(tmp_path / "file" / "s.sqlite")
 
 
+def test_a_full_disk_is_one_line_and_keeps_what_was_added(tmp_path: Path) -> None:
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("search", Measurement(Trial(UNTUNED, 1), "failed", problem="x"), 0.0)
+        store._connection.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(StudyError, match=r"full\. What was measured before is kept"):
+            store.add("search", Measurement(Trial(UNTUNED, 2), "failed", problem="x" * 10_000), 0.0)
+    with make(tmp_path / "s.sqlite") as store:
+        assert [measurement.trial.concurrency for measurement in store.measurements("search")] == [1]
+
+
 def test_a_writer_that_is_killed_loses_nothing_that_it_had_added(tmp_path: Path) -> None:
     """A real kill -9 while another process adds as fast as it can."""
     path = tmp_path / "s.sqlite"
