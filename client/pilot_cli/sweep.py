@@ -2,15 +2,18 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pilot_cli.output import json_option, print_json
 from pilot_cli.repositories import default_repository
-from pilot_cli.sweep_options import DEFAULT_SLO, INPUT_FILE, levels_of, sweep_options
+from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
+
+if TYPE_CHECKING:
+    from pilot_perf.slo import Slo
 
 
 @click.command("sweep")
@@ -36,7 +39,7 @@ def command(
     url: str | None,
     allow_reload: bool,
     results_dir: Path | None,
-    slo_texts: tuple[str, ...],
+    slo: "Slo",
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -55,14 +58,12 @@ def command(
       tritonpilot sweep mymodel --url 127.0.0.1:8001 --slo p95:20ms
     """
     from pilot_perf.session import Request, run
-    from pilot_perf.slo import parse_slo
     from pilot_server.toolchain import perf_analyzer
 
     if url is not None and repository is not None:
         raise click.UsageError("--url names a server that runs, --repository starts one: give one of them")
     if allow_reload and url is None:
         raise click.UsageError("--allow-reload is for a server at --url: one of our own is reloaded anyway")
-    slo = parse_slo(slo_texts or (DEFAULT_SLO,))
     results_dir = results_dir or Path("build/results") / model
     levels = levels_of(options)
     tuned_with = results_dir / INPUT_FILE

@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from pilot_perf.default_space import Levels
+    from pilot_perf.slo import Slo
 
 DEFAULT_SLO = "p95:100ms"
 # Where `tune` puts a spec's sample rows, in the results of the model, and where `sweep` finds them.
@@ -15,17 +16,33 @@ INPUT_FILE = "input_data.json"
 
 
 class IntList(click.ParamType[tuple[int, ...]]):
-    """`1,2,4`."""
+    """`1,2,4`, none below `least`."""
 
     name = "int,int,..."
+
+    def __init__(self, least: int) -> None:
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(int(part) for part in str(value).split(","))
+            levels = tuple(int(part) for part in str(value).split(","))
         except ValueError:
             self.fail(f"{value!r} is not a list of whole numbers, such as 1,2,4", param, ctx)
+        if min(levels) < self._least:
+            self.fail(f"{min(levels)} is below {self._least}, the least that has a meaning", param, ctx)
+        return levels
+
+
+def _read_slo(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> "Slo":
+    from pilot_perf.errors import BudgetError
+    from pilot_perf.slo import parse_slo
+
+    try:
+        return parse_slo(texts or (DEFAULT_SLO,))
+    except BudgetError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,17 +51,22 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option(
                 "--slo",
-                "slo_texts",
+                "slo",
                 multiple=True,
+                callback=_read_slo,
                 help=f"Latency to keep, as in p95:50ms, p99:100, avg:20ms; may be repeated.  [default: {DEFAULT_SLO}]",
             ),
             click.option(
                 "--precision", "precisions", multiple=True, help="Serve 1/model.PRECISION.onnx; may be repeated."
             ),
-            click.option("--instances", type=IntList(), help="Instance counts to try.  [default: 1 up to the cores]"),
-            click.option("--threads", type=IntList(), help="Intra-op threads to try.  [default: 1 up to the cores]"),
-            click.option("--max-batch", type=IntList(), help="Largest batches to try.  [default: 1,4,8,16,32]"),
-            click.option("--delay-us", type=IntList(), help="Queue delays to try, us.  [default: 0,1000,5000]"),
+            click.option(
+                "--instances", type=IntList(least=1), help="Instance counts to try.  [default: 1 up to the cores]"
+            ),
+            click.option(
+                "--threads", type=IntList(least=1), help="Intra-op threads to try.  [default: 1 up to the cores]"
+            ),
+            click.option("--max-batch", type=IntList(least=1), help="Largest batches to try.  [default: 1,4,8,16,32]"),
+            click.option("--delay-us", type=IntList(least=0), help="Queue delays to try, us.  [default: 0,1000,5000]"),
             click.option(
                 "--concurrency-max",
                 type=click.IntRange(1),

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
-from pilot_cli.sweep_options import DEFAULT_SLO, INPUT_FILE, levels_of, sweep_options
+from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
 
 if TYPE_CHECKING:
     from pilot_cli.tune_target import Target
     from pilot_perf.session import Outcome
+    from pilot_perf.slo import Slo
     from pilot_server.running import RunningServer
 
 
@@ -36,7 +37,7 @@ def command(
     target_name: str,
     repository: Path | None,
     build: Path,
-    slo_texts: tuple[str, ...],
+    slo: "Slo",
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -61,11 +62,9 @@ def command(
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
     from pilot_perf.session import Request, run
-    from pilot_perf.slo import parse_slo
     from pilot_server import model_repository_dir
     from pilot_server.toolchain import perf_analyzer
 
-    slo = parse_slo(slo_texts or (DEFAULT_SLO,))
     levels = levels_of(options)
     with Watcher(slo, options["max_measurements"]) as watcher:
         say = watcher.say

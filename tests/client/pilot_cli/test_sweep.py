@@ -27,6 +27,10 @@ def invoke(*arguments: str) -> Result:
     [
         (("sweep",), "Missing argument 'MODEL'"),
         (("sweep", "m", "--instances", "1;2"), "'1;2' is not a list of whole numbers, such as 1,2,4"),
+        (("sweep", "m", "--slo", "fast"), "budget 'fast' is not understood: a budget looks like p95:50ms"),
+        (("tune", "m", "--slo", "p95:0"), "can never be kept"),
+        (("sweep", "m", "--instances", "0,2"), "0 is below 1"),
+        (("tune", "m", "--delay-us", "-1"), "-1 is below 0"),
         (("sweep", "m", "--url", "h:1", "--repository", "r"), "give one of them"),
         (("sweep", "m", "--allow-reload"), "--allow-reload is for a server at --url"),
         (("sweep", "m", "--input-data", "/no/such"), "does not exist"),
@@ -44,8 +48,6 @@ def test_wrong_use_exits_with_2_and_names_the_option(arguments: tuple[str, ...],
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sweep", "m", "--slo", "fast"), "budget 'fast' is not understood: a budget looks like p95:50ms"),
-        (("tune", "m", "--slo", "p95:0"), "can never be kept"),
         (("report", "/no/study.sqlite"), "There is no study at /no/study.sqlite"),
         (("sweep", "m", "--url", "127.0.0.1:1"), "no Triton server at 127.0.0.1:1"),
         (("sweep", "m", "--repository", "/no/models"), "no model repository at /no/models"),
