@@ -28,6 +28,7 @@ from pilot_llm.contracts import contract_named
 from pilot_llm.contracts.model_config import check, complete, with_device
 from pilot_llm.errors import ConfigError, ErrorCode, InvalidRequestError, UnavailableError
 from pilot_llm.request import Request, RequestError
+from pilot_llm.triton_control import is_explicit, server_command_line
 from pilot_llm.triton_log import log_to_triton
 from pilot_llm.triton_metrics import TritonMetrics
 from pilot_llm.triton_sink import ResponseGroup, TritonSink, error_response
@@ -124,8 +125,14 @@ class TritonPythonModel:
 
     def _unload(self, reason: str) -> None:
         """The engine is dead: make /ready say so. Triton goes on serving what is in flight, then calls finalize."""
-        pb_utils.Logger.log_error(f"{self._name}: the engine is dead, the model unloads itself: {reason}")
-        pb_utils.unload_model(self._name)
+        if is_explicit(server_command_line()):
+            pb_utils.Logger.log_error(f"{self._name}: the engine is dead, the model unloads itself: {reason}")
+            pb_utils.unload_model(self._name)
+        else:
+            pb_utils.Logger.log_error(
+                f"{self._name}: the engine is dead, and every request is refused until the server is started anew; to "
+                f"unload itself the model needs --model-control-mode=explicit: {reason}"
+            )
 
 
 def _refuse(sender: Any, error: RequestError) -> None:

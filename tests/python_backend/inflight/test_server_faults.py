@@ -3,6 +3,8 @@
 The tests share a server and run in this order: each leaves the model loaded and well.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
 from pilot_client.repository import load, unload
+from pilot_server import backends_dir
 from pilot_server.running import RunningServer
 from pilot_testing.faulty_llm import FaultyModel
 from pilot_testing.llm_clients import get_status, model_metrics, wait_for
@@ -96,3 +99,24 @@ def test_a_response_that_cannot_be_made_ends_its_request_with_an_error_and_keeps
     unload(server.grpc_url, "tiny", timeout_s=20)
     load(server.grpc_url, "tiny")
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
+
+
+def test_a_dead_engine_that_may_not_unload_itself_refuses_every_request_and_the_log_says_why(tmp_path: Path) -> None:
+    from pilot_server.embedded import start_embedded
+
+    faulty = FaultyModel(tmp_path, inflight={"max_failed_steps": 1})
+    log_file = tmp_path / "server.log"
+    with start_embedded(tmp_path, load=(), log_file=log_file, extra_args=("--model-control-mode=none",)) as server:
+        wait_for(lambda: is_ready(server), 30, "loaded")
+        faulty.break_down("raise")
+        with pytest.raises(Exception, match="planted fault"):
+            generate(server.grpc_url, "tiny", "Once", GREEDY)
+        wait_for(lambda: "needs --model-control-mode=explicit" in log_file.read_text(), 10, "said in the log")
+        with pytest.raises(ModelNotReadyError, match="the engine is dead"):
+            generate(server.grpc_url, "tiny", "Once", GREEDY, timeout_s=20)
+
+
+def test_the_container_lets_a_model_unload_itself() -> None:
+    dockerfile = (backends_dir() / "inflight" / "Dockerfile").read_text()
+    (command,) = [line for line in dockerfile.splitlines() if line.startswith("CMD [")]
+    assert {"--model-control-mode=explicit", "--load-model=*"} <= set(json.loads(command.removeprefix("CMD ")))
