@@ -9,7 +9,7 @@
 The responder alone decides that a request is over, whatever the cause, since it alone talks to the client; closing the
 stream tells the engine thread to drop what it still holds. A failed step ends the requests of that step. After
 `max_failed_steps` in a row, a step that hangs, or a defect in one of its threads, the engine is dead: all pending
-requests end with UNAVAILABLE, it accepts no more, and `on_dead` is called once.
+requests end with UNAVAILABLE, it accepts no more, and `on_dead` is called once, unless it is shutting down anyway.
 
 Shared state, each under its own leaf lock (see mailbox.py):
     Mailbox (two)      what is to be tokenised; what the engine thread is to do
@@ -293,7 +293,7 @@ class Engine:
 
     def _die(self, reason: str) -> None:
         with self._lock:
-            is_first = self._dead_reason is None
+            is_first, is_stopping = self._dead_reason is None, self._is_stopping
             if is_first:
                 self._dead_reason = reason
         if not is_first:
@@ -302,5 +302,5 @@ class Engine:
         self._loop.stop()
         self._responder.refuse(f"the engine is dead: {reason}")
         self._responder.end_all(EndNews("error", RequestError(ErrorCode.UNAVAILABLE, f"the engine is dead: {reason}")))
-        if self._on_dead is not None:
+        if self._on_dead is not None and not is_stopping:
             self._on_dead(reason)

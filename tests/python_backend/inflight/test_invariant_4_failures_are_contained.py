@@ -79,6 +79,28 @@ def test_engine_whose_steps_always_fail_dies_and_answers_everybody() -> None:
     assert runner.num_forwards == 3
 
 
+def test_engine_that_dies_while_it_is_shut_down_is_not_reported_as_dead() -> None:
+    """Its model is being unloaded already, and must not be unloaded from inside at the same time."""
+    runner, gate, obituary = HashRunner(60), threading.Event(), list[str]()
+
+    def fail_late(batch: Batch) -> None:
+        gate.wait(20)
+        raise RuntimeError("device lost")
+
+    runner.before_forward = fail_late
+    with running_engine(runner, on_dead=obituary.append, inflight={"max_failed_steps": 1}) as engine:
+        sink = submit(engine, [1], max_tokens=3)
+        wait_until(lambda: runner.num_forwards == 1)
+        ending = threading.Thread(target=engine.shutdown, args=(20.0,))
+        ending.start()
+        wait_until(lambda: not engine.is_healthy)
+        gate.set()
+        ending.join(20)
+        assert sink.wait().error is not None
+        wait_until(lambda: engine.dead_reason is not None)
+    assert obituary == []
+
+
 def test_failures_that_are_not_in_a_row_do_not_kill() -> None:
     runner = HashRunner(60)
     fail_at(runner, range(1, 40, 2), RuntimeError("now and then"))
