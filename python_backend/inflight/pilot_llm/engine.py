@@ -25,7 +25,7 @@ and, without a lock, plain values that one thread writes and others read: `StepL
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pilot_llm.admission import Admission
 from pilot_llm.block_keys import HashBlock, sha256_block
@@ -211,11 +211,8 @@ class Engine:
         self._watcher.close()
         self._responder.close()
         deadline_s = time.monotonic() + _JOIN_TIMEOUT_S
-        threads = [*self._threads, *self._responder.threads()]
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline_s - time.monotonic()))
-        left = [thread.name for thread in threads if thread.is_alive() and thread is not threading.current_thread()]
+        left = _join(self._threads, deadline_s)
+        left += _join(self._responder.threads(), deadline_s)  # the watcher, which starts more of them, has ended
         if left:
             _log.error("threads that could not be stopped: %s", ", ".join(left))
         return left
@@ -304,3 +301,11 @@ class Engine:
         self._responder.end_all(EndNews("error", RequestError(ErrorCode.UNAVAILABLE, f"the engine is dead: {reason}")))
         if self._on_dead is not None and not is_stopping:
             self._on_dead(reason)
+
+
+def _join(threads: Iterable[threading.Thread], deadline_s: float) -> list[str]:
+    """Wait for the others among `threads`; returns the names of those that have not ended."""
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    for thread in others:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return [thread.name for thread in others if thread.is_alive()]

@@ -54,8 +54,8 @@ def test_client_that_takes_its_message_only_during_the_shutdown_is_told_of_its_e
     blocked = BlockedClient()
     with running_engine(HashRunner(200)) as engine:
         submit(engine, [1], sink=blocked, stream=True, max_tokens=500, ignore_eos=True)
-        while len(engine._responder.threads()) < 2:  # until its worker has a substitute
-            time.sleep(0.01)
+        while len(engine._responder.threads()) < 2 or not engine._responder.threads()[1].is_alive():
+            time.sleep(0.01)  # until its worker has a substitute
         substitute = engine._responder.threads()[1]
         ending = threading.Thread(target=engine.shutdown, args=(0.0,))
         ending.start()
