@@ -104,7 +104,8 @@ _FIXED_FIELDS: dict[str, Any] = {
 
 _HARMLESS_FIELDS = frozenset(
     {
-        *("transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path", "_model_name_or_path", "use_cache", "task"),
+        *("transformers_version", "torch_dtype", "dtype", "use_cache", "task"),
+        *("_name_or_path", "name_or_path", "_model_name_or_path"),
         *("initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"),
         *("output_hidden_states", "output_attentions", "return_dict", "use_return_dict", "torchscript"),
         *("chunk_size_feed_forward", "id2label", "label2id", "problem_type", "transformers.js_config"),
