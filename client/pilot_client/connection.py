@@ -110,7 +110,9 @@ def _from_status(error: InferenceServerException, url: str, protocol: Protocol) 
         return _wrong_port(url, protocol, message)
     if "unknown model" in message or (message.startswith("requested model") and "is not available" in message):
         # Triton refuses a request for an unknown model with the same code as a wrong tensor.
-        return ModelNotReadyError(message)
+        return ModelNotReadyError(
+            f"{message}. Check the name, or load it: `tritonpilot serve` says what it loads, and why not"
+        )
     return _BY_STATUS.get(status, ClientError)(message or f"{url} answered {status}")
 
 

@@ -25,6 +25,8 @@ def from_arguments(arguments: tuple[str, ...], metadata: ModelMetadata) -> dict[
         for name, value in _values(argument).items():
             if name not in wanted:
                 raise BadRequestError(f"no input {name!r}. {takes}")
+            if name in arrays:
+                raise BadRequestError(f"input {name!r} is given twice: give it once")
             arrays[name] = as_array(value, wanted[name])
     if not arrays:
         raise BadRequestError(f"no inputs given. {takes}; give each as --input NAME=JSON")
@@ -54,6 +56,9 @@ def _converted(given: NDArray[Any], tensor: TensorMetadata) -> NDArray[Any]:
     target = np.dtype(triton_to_np_dtype(tensor.datatype))
     if given.dtype == target:
         return given
+    if given.dtype == np.object_ and any(value is None for value in given.flat):
+        # numpy would make it a NaN.
+        raise BadRequestError(f"input {tensor.name!r} is {tensor.datatype}, which has no null")
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             array = given.astype(target)
@@ -61,8 +66,10 @@ def _converted(given: NDArray[Any], tensor: TensorMetadata) -> NDArray[Any]:
         raise BadRequestError(
             f"input {tensor.name!r} is {tensor.datatype}, given was {given.dtype}: {error}"
         ) from error
-    # A fraction or a large number would be cut without a word.
-    if target.kind in "iub" and not np.array_equal(array.astype(np.float64), given.astype(np.float64)):
+    # A fraction would be cut without a word, and a large number be cut or become infinite.
+    is_cut = target.kind in "iub" and not np.array_equal(array.astype(np.float64), given.astype(np.float64))
+    is_overflow = target.kind == "f" and not np.array_equal(np.isinf(array), np.isinf(given.astype(np.float64)))
+    if is_cut or is_overflow:
         raise BadRequestError(f"input {tensor.name!r} is {tensor.datatype}, which cannot hold all the given values")
     return array
 

@@ -57,7 +57,7 @@ def test_json_holds_every_value(infer: Callable[..., Result], tmp_path: Path) ->
         (["numbers", "--input", "Z=[[1, 2]]"], r"no input 'Z'. numbers takes X FP32 [-1, 2]"),
         (["numbers", "--input", "X=[[1, 2, 3]]"], "Expected [-1,2], got [1,3]. numbers takes X FP32 [-1, 2]"),
         (["numbers"], "no inputs given. numbers takes X FP32 [-1, 2]"),
-        (["nosuch", "--input", "X=1"], "unknown model: 'nosuch'"),
+        (["nosuch", "--input", "X=1"], "unknown model: 'nosuch' is not found. Check the name"),
     ],
 )
 def test_a_wrong_request_is_one_line(infer: Callable[..., Result], arguments: list[str], message: str) -> None:

@@ -43,6 +43,8 @@ def test_files_are_read(tmp_path: Path) -> None:
         ('x=["a"]', "input 'x' is FP32"),
         ("n=[1.5, 2]", "cannot hold all the given values"),
         ("n=[300, 1]", "cannot hold all the given values"),
+        ("x=[1, 2, 1e40]", "cannot hold all the given values"),
+        ("x=[1, 2, null]", "which has no null"),
         ("x=@nowhere.npy", r"nowhere\.npy is no"),
         ("@nowhere.npz", r"nowhere\.npz is no"),
     ],
@@ -50,6 +52,15 @@ def test_files_are_read(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(argument: str, message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         from_arguments((argument,), MODEL)
+
+
+def test_an_input_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="'n' is given twice"):
+        from_arguments(("n=[1, 2]", "n=[3, 4]"), MODEL)
+
+
+def test_nan_and_infinity_that_were_meant_are_sent() -> None:
+    assert from_arguments(("x=[NaN, Infinity, 1]",), MODEL)["x"].tolist()[0][1:] == [float("inf"), 1.0]
 
 
 def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
