@@ -1,5 +1,6 @@
 """`tritonpilot infer`: one request, one answer."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,10 @@ def _print(outputs: Mapping[str, Any], as_json: bool) -> None:
     """Every output with its name, type, shape and values; of a large one the first few."""
     if as_json:
         print_json(
-            {name: {"datatype": str(a.dtype), "shape": list(a.shape), "data": _plain(a)} for name, a in outputs.items()}
+            {
+                name: {"datatype": str(array.dtype), "shape": list(array.shape), "data": _strict(_plain(array))}
+                for name, array in outputs.items()
+            }
         )
         return
     for name, array in outputs.items():
@@ -113,3 +117,12 @@ def _plain(array: Any) -> Any:
         return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
 
     return plain(array.tolist())
+
+
+def _strict(values: Any) -> Any:
+    """JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(values, list):
+        return [_strict(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return "NaN" if math.isnan(values) else f"{'-' * (values < 0)}Infinity"
+    return values

@@ -151,8 +151,12 @@ def start_keeper(
     """Start `argv` under a keeper, and return the keeper and the pid of `argv`. `cleanup` runs once that has ended.
 
     Raises:
-        StartError: `argv` cannot be started.
+        StartError: `argv` cannot be started, or `log` cannot be written.
     """
+    try:
+        log.touch()
+    except OSError as error:
+        raise StartError(f"The log file {log} cannot be written: {error.strerror}. Name one that can") from error
     spec = {
         "argv": argv,
         "log_file": str(log),

@@ -118,7 +118,12 @@ def installed_analyzer(say: Say = silent) -> PerfAnalyzer | None:
     named = os.environ.get("PERF_ANALYZER")
     if named:
         path = Path(named).expanduser().absolute()
-        return PerfAnalyzer(path, {}, _analyzer_version(path, {}))
+        try:
+            return PerfAnalyzer(path, {}, _analyzer_version(path, {}))
+        except ToolchainError as error:
+            raise ToolchainError(
+                f"PERF_ANALYZER: {error}. Name a perf_analyzer that starts, or unset PERF_ANALYZER"
+            ) from error
     # The perf-analyzer package puts its program beside this interpreter, which need not be on PATH.
     for folder in (os.environ.get("PATH"), str(Path(sys.prefix) / "bin")):
         if found := shutil.which("perf_analyzer", path=folder):

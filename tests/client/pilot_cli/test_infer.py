@@ -51,6 +51,12 @@ def test_json_holds_every_value(infer: Callable[..., Result], tmp_path: Path) ->
     }
 
 
+def test_json_stays_json_where_the_answer_holds_no_numbers(infer: Callable[..., Result], tmp_path: Path) -> None:
+    np.savez(tmp_path / "batch.npz", X=np.array([[np.nan, -np.inf]]))
+    result = infer("numbers", "--input", f"@{tmp_path / 'batch.npz'}", "--json")
+    assert json.loads(result.output)["Y"]["data"] == [["NaN", "-Infinity"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

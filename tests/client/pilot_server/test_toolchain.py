@@ -68,5 +68,5 @@ def test_analyzer_of_the_user_that_does_not_start_is_an_error(
     bare_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PERF_ANALYZER", str(tmp_path / "nothing"))
-    with pytest.raises(ToolchainError, match="nothing does not start"):
+    with pytest.raises(ToolchainError, match=r"PERF_ANALYZER: .*nothing does not start.*unset PERF_ANALYZER"):
         perf_analyzer()
