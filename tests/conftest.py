@@ -1,6 +1,7 @@
 """Fixtures of every test: a real tritonserver."""
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 import pytest
 
 from pilot_server.running import RunningServer
+
+
+def pytest_configure() -> None:
+    # A job in the background of a script ignores Ctrl-C, and hands that down to what the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
