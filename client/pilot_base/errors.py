@@ -2,6 +2,7 @@
 
     PilotError
       DownloadError          a pinned package could not be fetched or verified     (pilot_base)
+      FolderError            a folder to work in cannot be had                     (pilot_base)
       ServerError            a server could not be found, started or stopped       (pilot_server)
       ClientError            a request was refused or not answered                 (pilot_client)
       CheckError             a model repository could not be read                  (pilot_check)

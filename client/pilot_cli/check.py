@@ -55,6 +55,8 @@ def command(repository: Path | None, num_gpus: int, as_json: bool) -> None:
 
 
 def _summary(repository: Path, findings: Sequence[Finding]) -> str:
+    if not any(path.is_dir() for path in repository.iterdir()):
+        return f"{repository} holds no models: a model repository is a folder that holds one folder per model"
     counts = Counter(finding.severity for finding in findings)
     found = [f"{counts[severity]} {severity}{'s' if counts[severity] > 1 else ''}" for severity in counts]
     return f"{repository}: {', '.join(found) or 'nothing to mend'}"

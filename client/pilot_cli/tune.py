@@ -56,6 +56,7 @@ def command(
       tritonpilot tune mymodel.py:spec --slo p99:100ms
       tritonpilot tune mymodel --repository models --input-data rows.npz
     """
+    from pilot_base.lock import only_one_in
     from pilot_cli.answers import show_answer
     from pilot_cli.own_server import serve_model
     from pilot_cli.tune_target import find_target
@@ -66,7 +67,7 @@ def command(
     from pilot_server.toolchain import perf_analyzer
 
     levels = levels_of(options)
-    with Watcher(slo, options["max_measurements"]) as watcher:
+    with only_one_in(build), Watcher(slo, options["max_measurements"]) as watcher:
         say = watcher.say
         analyzer = perf_analyzer(say)
         watcher.step(1, "Model")

@@ -18,7 +18,7 @@ from pilot_server.preflight import (
     require_shared_memory,
     server_environment,
 )
-from pilot_server.run_folder import RunFolder, make_run_folder, remove_run_folder
+from pilot_server.run_folder import RunFolder, is_shell_safe, make_run_folder, remove_run_folder
 from pilot_server.running import KeptServer, RunningServer, reachable_host, start_keeper, wait_until_ready
 from pilot_server.toolchain import ServerToolchain, tritonserver
 
@@ -81,7 +81,7 @@ def _start(
     log = log_file or folder.path / "server.log"
     try:
         _assemble(toolchain, folder.path, repository)
-        argv = server_argv(toolchain, folder.path, load, ports, host, extra_args)
+        argv = server_argv(toolchain, folder.path, repository, load, ports, host, extra_args)
         keeper, pid = start_keeper(argv, folder, log, server_environment(toolchain, folder.path / "lib"))
     except BaseException:
         remove_run_folder(folder.path)
@@ -102,17 +102,20 @@ def _start(
 def server_argv(
     toolchain: ServerToolchain,
     folder: Path,
+    repository: Path,
     load: Sequence[str],
     ports: Ports,
     host: str,
     extra_args: Sequence[str],
 ) -> list[str]:
     """The command line of the server, whose folder has been assembled."""
+    # Its own path where that can be given, because the server's messages quote it.
+    served = repository if is_shell_safe(str(repository)) else folder / "repository"
     backends = sorted((folder / "backends").iterdir())
     python_backends = [path for path in backends if path.name == "python" or (path / "model.py").exists()]
     argv = [
         str(toolchain.binary),
-        f"--model-repository={folder / 'repository'}",
+        f"--model-repository={served}",
         f"--backend-directory={folder / 'backends'}",
         *(f"--backend-config={backend.name},shm-region-prefix-name={folder.name}" for backend in python_backends),
         "--model-control-mode=explicit",
