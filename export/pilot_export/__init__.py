@@ -1,6 +1,7 @@
 """PyTorch module -> verified ONNX variants -> an installed model of a Triton repository.
 
-    spec.py         what a person says about the model            trace.py       PyTorch -> fp32 ONNX
+    spec.py         what a person says about the model            spec_check.py  what it lacks
+    trace.py        PyTorch -> fp32 ONNX
     pipeline.py     the steps in order                            recipes.py     fp32 ONNX -> other precisions
     steps.py        status, duration and log of each step         verify.py      original against variant, real data
     gate.py         may it be installed? (pure)                   measures.py    cosine, agreement, paired interval

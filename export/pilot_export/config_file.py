@@ -4,6 +4,7 @@ An existing file belongs to the person who edits it (comments, batching, instanc
 it is only compared with what the graph takes and gives.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,24 @@ def graph_signature(path: Path) -> Signature:
     return Signature(tuple(map(tensor, graph.input)), tuple(map(tensor, graph.output)))
 
 
-def first_config(name: str, max_batch_size: int, signature: Signature) -> str:
-    """The text of a config.pbtxt that serves fp32 with Triton's defaults, on a CPU or on a GPU."""
+def label_file(output: str) -> str:
+    """The file of an output's class names, in the model's folder."""
+    return f"labels.{output}.txt"
+
+
+def first_config(
+    name: str,
+    max_batch_size: int,
+    signature: Signature,
+    labelled: Collection[str] = (),
+    extra: ModelConfig | None = None,
+) -> str:
+    """The text of a config.pbtxt that serves fp32 with Triton's defaults, on a CPU or on a GPU.
+
+    Args:
+        labelled: outputs that have a label file.
+        extra: fields that join these; one that is set here replaces the default.
+    """
     config = ModelConfig(
         name=name,
         backend="onnxruntime",
@@ -79,8 +96,13 @@ def first_config(name: str, max_batch_size: int, signature: Signature) -> str:
     for tensor in signature.inputs:
         config.input.add(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=tensor.dims)
     for tensor in signature.outputs:
-        config.output.add(name=tensor.name, data_type=DataType.Value(tensor.data_type), dims=tensor.dims)
-    config.instance_group.add(count=1, kind="KIND_AUTO")
+        file = label_file(tensor.name) if tensor.name in labelled else ""
+        data_type = DataType.Value(tensor.data_type)
+        config.output.add(name=tensor.name, data_type=data_type, dims=tensor.dims, label_filename=file)
+    if extra is not None:
+        config.MergeFrom(extra)
+    if not config.instance_group:
+        config.instance_group.add(count=1, kind="KIND_AUTO")
     return _HEADER + to_text(config)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pilot_base.progress import Say, silent
 from pilot_client.model_config import CONFIG_FILE
 from pilot_export import manifest as manifests
-from pilot_export.config_file import check_config, first_config, graph_signature
+from pilot_export.config_file import check_config, first_config, graph_signature, label_file
 from pilot_export.errors import ExportError, SpecError, VariantError, VerifyError
 from pilot_export.gate import judge
 from pilot_export.install import install_files
@@ -22,6 +22,7 @@ from pilot_export.measures import Quality
 from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, RECIPES, Recipe, file_name
 from pilot_export.report import ExportReport, VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
+from pilot_export.spec_check import parse_extra
 from pilot_export.speed import WINDOW_S, Speed, measure_speeds
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
@@ -51,7 +52,7 @@ def export_model(
 
     Args:
         build_dir: receives the files, logs and the report; made if it is not there.
-        precisions: names in `recipes`; None for all.
+        precisions: names in `recipes`; None for those that the spec names.
         dry_run: judge everything, install nothing.
         window_s: length of each of the windows in which speed is measured.
 
@@ -59,7 +60,7 @@ def export_model(
         ExportError: a step failed, or fp32 itself is not equal to the original. The repository is as it was.
     """
     start = time.monotonic()
-    chosen = _choose(recipes, precisions, force)
+    chosen = _choose(spec, recipes, precisions, force)
     try:
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
@@ -86,8 +87,10 @@ def export_model(
     return report
 
 
-def _choose(recipes: Mapping[str, Recipe], precisions: Sequence[str] | None, force: Sequence[str]) -> list[Recipe]:
-    wanted = list(recipes) if precisions is None else list(dict.fromkeys([BASE, *precisions]))
+def _choose(
+    spec: ExportSpec, recipes: Mapping[str, Recipe], precisions: Sequence[str] | None, force: Sequence[str]
+) -> list[Recipe]:
+    wanted = dict.fromkeys([BASE, *(spec.precisions if precisions is None else precisions)])
     for name in [*wanted, *force]:
         if name not in recipes:
             raise SpecError(f"no recipe for precision {name!r}; there are {', '.join(recipes)}")
@@ -229,6 +232,7 @@ def _decide(variants: Sequence[VariantReport], force: Sequence[str], dry_run: bo
 def _install(spec: ExportSpec, model_dir: Path, build_dir: Path, variants: Sequence[VariantReport]) -> None:
     """Put the files in place, and take away variants of an earlier export that this one does not vouch for."""
     files: dict[str, Path | str] = {f"{VERSION}/{name}": path for name, path in spec.assets.items()}
+    files |= {label_file(output): "".join(f"{name}\n" for name in names) for output, names in spec.labels.items()}
     for variant in variants:
         if variant.is_installed and variant.manifest is not None:
             name = file_name(variant.precision)
@@ -250,7 +254,8 @@ def _install(spec: ExportSpec, model_dir: Path, build_dir: Path, variants: Seque
         onnx_files = {name for name in served if name.endswith(".onnx")}
         check_config(model_dir, spec.max_batch_size, signature, onnx_files)
     else:
-        files[CONFIG_FILE] = first_config(spec.name, spec.max_batch_size, signature)
+        extra = parse_extra(spec)
+        files[CONFIG_FILE] = first_config(spec.name, spec.max_batch_size, signature, spec.labels, extra)
     install_files(model_dir, files, removed)
 
 

@@ -6,7 +6,6 @@ read: the module itself is loaded later, by `load_module`.
 
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,9 +27,6 @@ Batch = Mapping[str, NDArray[Any]]
 # The samples that TritonPilot ships: name -> module:function.
 SAMPLES = {"minilm": "pilot_export.samples.minilm:spec"}
 DEFAULT_FUNCTION = "spec"
-
-# Below this, a variant that loses 1.5 points cannot be told from one that loses nothing.
-MIN_JUDGED_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,12 @@ class ExportSpec:
         edge_cases: name -> batch on which every variant must stay finite, as a fully masked row.
         max_batch_size: rows that one request or one dynamic batch may have.
         assets: file name -> file that clients need (a tokeniser), installed beside the model.
+        calibration: batches of real inputs, none of them in `evaluation`, from which static quantisation takes the
+            ranges of activations; at least 100 rows, or the static recipes are not made.
+        precisions: what an export makes besides fp32 unless it is told otherwise, names of `recipes.RECIPES`.
+        labels: output -> the name of each of its classes, installed for Triton's classification extension.
+        config_extra: fields of config.pbtxt in text form (`dynamic_batching { }`, `model_warmup`), which join those
+            that the graph gives. Only for the first config.pbtxt; a field given here replaces the default one.
     """
 
     name: str
@@ -101,6 +103,10 @@ class ExportSpec:
     edge_cases: Mapping[str, Batch] = field(default_factory=dict)
     max_batch_size: int = 32
     assets: Mapping[str, Path] = field(default_factory=dict)
+    calibration: Sequence[Batch] = ()
+    precisions: tuple[str, ...] = ("int8",)
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    config_extra: str = ""
     source: str = ""
 
 
@@ -123,84 +129,10 @@ def load_spec(name_or_path: str) -> ExportSpec:
         raise SpecError(f"{where}:{function_name}() failed: {_what(error)}") from error
     if not isinstance(spec, ExportSpec):
         raise SpecError(f"{where}:{function_name}() returned {type(spec).__name__}, not pilot_export.ExportSpec")
+    from pilot_export.spec_check import check_spec
+
     check_spec(spec)
     return replace(spec, source=name_or_path)
-
-
-def check_spec(spec: ExportSpec) -> None:
-    """Find what the spec lacks before anything slow runs.
-
-    Raises:
-        SpecError: names the field and what it must be.
-    """
-    if not isinstance(spec.name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", spec.name):
-        raise SpecError(f"name {spec.name!r}: a model's folder has letters, digits, _ - and . only")
-    if isinstance(spec.outputs, str):
-        raise SpecError(f'outputs is the text {spec.outputs!r}: give a tuple, ("{spec.outputs}",)')
-    if not spec.outputs or set(spec.outputs) & set(spec.example):
-        raise SpecError(f"outputs {spec.outputs} must name every output, and differently from the inputs")
-    if spec.max_batch_size < 1:
-        raise SpecError(f"max_batch_size is {spec.max_batch_size}; axis 0 is the batch, so it must be at least 1")
-    named = [("example", spec.example), ("samples", spec.samples)]
-    named += [(f"evaluation batch {index}", batch) for index, batch in enumerate(spec.evaluation)]
-    named += [(f"edge case {name!r}", batch) for name, batch in spec.edge_cases.items()]
-    for name, batch in named:
-        for tensor, array in batch.items():
-            if not isinstance(array, np.ndarray) or array.ndim == 0:
-                raise SpecError(f"{name}: {tensor} is no numpy array with rows along axis 0, but {array!r:.60}")
-    if _num_rows(spec.example) < 2:
-        raise SpecError("example has 1 row: give at least 2, or the exporter takes the batch for a constant")
-    judged_rows = sum(_num_rows(batch) for batch in spec.evaluation)
-    if judged_rows < MIN_JUDGED_ROWS:
-        raise SpecError(
-            f"evaluation has {judged_rows} rows, too few to tell a bad variant from a good one: "
-            f"give at least {MIN_JUDGED_ROWS} rows of real data"
-        )
-    if unknown := set(spec.free_axes) - set(spec.example):
-        raise SpecError(f"free_axes names {sorted(unknown)}, example has {sorted(spec.example)}")
-    for name, path in spec.assets.items():
-        if not Path(path).is_file():
-            raise SpecError(f"asset {name!r}: no file {path}")
-    for name, batch in named:
-        _check_batch(spec, name, batch)
-    if not _num_rows(spec.samples):
-        raise SpecError("samples has no rows: give at least 1 row of real data")
-    _check_variety(spec)
-
-
-def _check_batch(spec: ExportSpec, name: str, batch: Batch) -> None:
-    if set(batch) != set(spec.example):
-        raise SpecError(f"{name} has the inputs {sorted(batch)}, example has {sorted(spec.example)}")
-    lengths: dict[str, int] = {}
-    for tensor, array in batch.items():
-        like, free = spec.example[tensor], spec.free_axes.get(tensor, {})
-        if array.dtype != like.dtype or array.ndim != like.ndim:
-            raise SpecError(
-                f"{name}: {tensor} is {array.dtype} with {array.ndim} axes, example is {like.dtype} with {like.ndim}"
-            )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise SpecError(f"{name}: {tensor} holds NaN or infinity; clean the data first")
-        for axis, (size, example_size) in enumerate(zip(array.shape, like.shape, strict=True)):
-            label = "batch" if axis == 0 else free.get(axis)
-            if label is None and size != example_size:
-                raise SpecError(
-                    f"{name}: axis {axis} of {tensor} is {size}, example has {example_size}; "
-                    f"name it in free_axes if it may change"
-                )
-            if label is not None and lengths.setdefault(label, size) != size:
-                raise SpecError(f"{name}: {label!r} is {lengths[label]} and {size} in one batch")
-
-
-def _check_variety(spec: ExportSpec) -> None:
-    """Only other sizes than the traced ones prove that an axis is free."""
-    for tensor, axes in {name: {0: "batch", **spec.free_axes.get(name, {})} for name in spec.example}.items():
-        for axis, label in axes.items():
-            if {batch[tensor].shape[axis] for batch in spec.evaluation} <= {spec.example[tensor].shape[axis]}:
-                raise SpecError(f"evaluation never varies {label!r} (axis {axis} of {tensor}): add batches that do")
-
-
-def _num_rows(batch: Batch) -> int:
-    return len(next(iter(batch.values()))) if batch else 0
 
 
 def _what(error: BaseException) -> str:

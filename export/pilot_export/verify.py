@@ -95,6 +95,9 @@ def run_reference(spec: ExportSpec, run: Run) -> Reference:
     for index, batch in enumerate(evaluation):
         if bad := _not_finite(batch):
             raise VerifyError(f"the original itself gives NaN or infinity in {bad} on evaluation batch {index}")
+    for output, names in spec.labels.items():
+        if len(names) != (size := int(evaluation[0][output][0].size)):
+            raise VerifyError(f"labels of {output!r} are {len(names)}, a row of it has {size} values: do they match?")
     edge_cases = {name: run(batch) for name, batch in spec.edge_cases.items()}
     if spec.task is None:
         return Reference(evaluation, edge_cases, None, None)

@@ -28,6 +28,14 @@ def test_the_first_config_names_the_tensors_without_the_batch(signature: Signatu
     assert config.default_model_filename == "model.fp32.onnx"
 
 
+def test_labels_and_a_spec_s_own_fields_join_the_first_config(signature: Signature) -> None:
+    extra = parse("dynamic_batching { } instance_group { count: 2 kind: KIND_CPU }")
+    config = parse(first_config("m", 8, signature, {"y"}, extra))
+    assert config.output[0].label_filename == "labels.y.txt"
+    assert config.HasField("dynamic_batching")
+    assert [group.count for group in config.instance_group] == [2]
+
+
 def test_a_tuned_config_is_accepted(tmp_path: Path, signature: Signature) -> None:
     text = first_config("m", 8, signature).replace("max_batch_size: 8", "max_batch_size: 4  # tuned")
     (tmp_path / "config.pbtxt").write_text(text + 'parameters { key: "intra_op_thread_count" value {} }\n')

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pilot_export.errors import SpecError
-from pilot_export.spec import check_spec, load_spec
+from pilot_export.spec import load_spec
+from pilot_export.spec_check import check_spec
 from pilot_testing.specs import doubler_spec, rows
 
 SPEC_FILE = """\
@@ -100,6 +101,12 @@ def _with_nan() -> np.ndarray[Any, Any]:
         ({"free_axes": {"x": {1: "length"}}}, "never varies 'length'"),
         ({"samples": {"x": rows().astype(np.int32)}}, "samples: x is int32"),
         ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"calibration": [{"x": rows(99)}]}, "calibration has 99 rows, too few .* at least 100"),
+        ({"calibration": [{"x": _with_nan()}]}, "calibration batch 0: x holds NaN or infinity; clean the data"),
+        ({"labels": {"z": ("a",)}}, "labels are given for 'z', outputs are y"),
+        ({"labels": {"y": ("a", "b\nc")}}, r"labels of 'y': 'b\\nc' cannot be a line"),
+        ({"config_extra": "max_batch_size: 3"}, "config_extra sets max_batch_size, which comes from the graph"),
+        ({"config_extra": "dynamic_batchin { }"}, 'config_extra:1: .* no field named "dynamic_batchin"'),
     ],
 )
 def test_what_a_spec_lacks_is_named(changes: dict[str, Any], message: str) -> None:

@@ -33,6 +33,11 @@ def test_labels_that_do_not_match_the_data_are_named(count: int) -> None:
         run_reference(spec, times(2))
 
 
+def test_class_names_that_do_not_match_the_output_are_named() -> None:
+    with pytest.raises(VerifyError, match="labels of 'y' are 2, a row of it has 4 values"):
+        run_reference(doubler_spec(labels={"y": ("cat", "dog")}), times(2))
+
+
 def test_a_task_of_scores_instead_of_bools_is_refused() -> None:
     labels = rows()[:, 0] > 0
     spec = doubler_spec(task=positive_task(labels))
