@@ -18,9 +18,10 @@ from pilot_perf.analyzer_output import AnalyzerResult
 from pilot_perf.config_override import apply
 from pilot_perf.errors import AnalyzerError, KnobError, UnsteadyError
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Figures, Measurement, Stages, Trial
+from pilot_perf.measures import Figures, Measurement, Point, Stages, Trial
 from pilot_perf.process_cpu import cpu_seconds_between, tree_cpu_seconds
 from pilot_perf.slo import Slo
+from pilot_perf.usage import Usage
 from pilot_perf.windows import WindowPlan, disagreement
 from pilot_server.toolchain import PerfAnalyzer
 
@@ -44,7 +45,7 @@ class Bench:
     slo: Slo
     server_pid: int | None = None
     loaded: Knobs | None = field(default=UNTUNED)
-    _warm: tuple[Knobs, int] | None = None
+    _warm: Point | None = None
 
     def measure(self, trial: Trial, plan: WindowPlan) -> Measurement:
         try:
@@ -141,6 +142,7 @@ class Bench:
             result.num_requests,
             result.window_s,
             stages,
-            None if cpu_s is None else cpu_s / result.window_s,
+            Usage(server_cpu_cores=None if cpu_s is None else cpu_s / result.window_s),
+            window_rates_per_s=result.window_rates_per_s,
         )
         return result, figures

@@ -19,31 +19,28 @@ from typing import Any, Literal, Self
 from pilot_perf.errors import StudyError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Stages, Trial
+from pilot_perf.usage import Usage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE study (schema_version INTEGER NOT NULL, created_at TEXT NOT NULL, conditions TEXT NOT NULL,
                     untuned_config TEXT NOT NULL);
 CREATE TABLE measurement (
     id INTEGER PRIMARY KEY,
-    phase TEXT NOT NULL CHECK (phase IN ('search', 'confirm')),
+    phase TEXT NOT NULL CHECK (phase IN ('search', 'confirm', 'open_loop', 'attribution', 'overload')),
     knobs TEXT NOT NULL,
     concurrency INTEGER NOT NULL,
+    rate_per_s REAL,
     reason TEXT NOT NULL,
     status TEXT NOT NULL CHECK (status IN ('measured', 'unstable', 'failed')),
     problem TEXT NOT NULL,
     ended_at TEXT NOT NULL,
     took_s REAL NOT NULL,
-    throughput_per_s REAL,
-    latency_ms TEXT,
-    num_requests INTEGER,
-    window_s REAL,
-    stages TEXT,
-    server_cpu_cores REAL
+    figures TEXT
 );
 """
 
-Phase = Literal["search", "confirm"]
+Phase = Literal["search", "confirm", "open_loop", "attribution", "overload"]
 Conditions = Mapping[str, Any]
 
 
@@ -119,32 +116,21 @@ class Store:
             StudyError: no space, or no permission; the rows before it are kept.
         """
         trial, figures = measurement.trial, measurement.figures
-        numbers: tuple[Any, ...] = (None,) * 6
-        if figures is not None:
-            numbers = (
-                figures.throughput_per_s,
-                json.dumps(figures.latency_ms),
-                figures.num_requests,
-                figures.window_s,
-                None if figures.stages is None else json.dumps(asdict(figures.stages)),
-                figures.server_cpu_cores,
-            )
+        row = (
+            phase,
+            json.dumps(trial.knobs.as_dict()),
+            trial.concurrency,
+            trial.rate_per_s,
+            trial.reason,
+            measurement.status,
+            measurement.problem,
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+            took_s,
+            None if figures is None else _figures_json(figures),
+        )
         try:
             with self._connection:
-                self._connection.execute(
-                    f"INSERT INTO measurement VALUES (NULL{', ?' * 14})",
-                    (
-                        phase,
-                        json.dumps(trial.knobs.as_dict()),
-                        trial.concurrency,
-                        trial.reason,
-                        measurement.status,
-                        measurement.problem,
-                        datetime.now(UTC).isoformat(timespec="milliseconds"),
-                        took_s,
-                        *numbers,
-                    ),
-                )
+                self._connection.execute(f"INSERT INTO measurement VALUES (NULL{', ?' * len(row)})", row)
         except sqlite3.Error as error:
             raise StudyError(
                 f"{self.path} cannot be written: {error}. What was measured before is kept: mend that, and the same "
@@ -209,17 +195,26 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _row(found: dict[str, Any]) -> Row:
-    trial = Trial(Knobs(**json.loads(found["knobs"])), found["concurrency"], found["reason"])
-    figures = None
-    if found["status"] == "measured":
-        stages = None if found["stages"] is None else Stages(**json.loads(found["stages"]))
-        figures = Figures(
-            found["throughput_per_s"],
-            json.loads(found["latency_ms"]),
-            found["num_requests"],
-            found["window_s"],
-            stages,
-            found["server_cpu_cores"],
-        )
+    trial = Trial(Knobs(**json.loads(found["knobs"])), found["concurrency"], found["reason"], found["rate_per_s"])
+    figures = None if found["figures"] is None else _read_figures(json.loads(found["figures"]))
     measurement = Measurement(trial, found["status"], figures, found["problem"])
     return Row(found["phase"], measurement, found["ended_at"], found["took_s"])
+
+
+def _figures_json(figures: Figures) -> str:
+    """What was not measured is left out."""
+    return json.dumps({name: value for name, value in asdict(figures).items() if value is not None})
+
+
+def _read_figures(stored: dict[str, Any]) -> Figures:
+    """The inverse of `_figures_json`: JSON knows no tuples, no keys that are numbers, and no classes."""
+    if "stages" in stored:
+        stored["stages"] = Stages(**stored["stages"])
+    if "usage" in stored:
+        stored["usage"] = Usage(**stored["usage"])
+    if "members" in stored:
+        stored["members"] = {name: Stages(**stages) for name, stages in stored["members"].items()}
+    if "batch_counts" in stored:
+        stored["batch_counts"] = {int(size): count for size, count in stored["batch_counts"].items()}
+    stored["window_rates_per_s"] = tuple(stored["window_rates_per_s"])
+    return Figures(**stored)

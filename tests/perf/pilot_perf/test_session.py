@@ -95,8 +95,9 @@ def test_a_model_of_known_speed_is_measured_as_what_it_is(tmp_path: Path, start_
         assert figures.stages.compute_infer_ms == pytest.approx(22, abs=6)
         assert figures.stages.queue_ms is not None
         assert figures.stages.queue_ms < figures.latency_ms["avg"]
-        assert figures.server_cpu_cores is not None
-        assert 0 < figures.server_cpu_cores < 4
+        assert figures.usage is not None
+        assert figures.usage.server_cpu_cores is not None
+        assert 0 < figures.usage.server_cpu_cores < 4
     assert untuned.stages is not None
     assert untuned.stages.mean_batch == 1.0
     assert batched.stages is not None

@@ -3,6 +3,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from pilot_perf.errors import StudyError
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Stages, Trial
 from pilot_perf.store import Store, first_difference
+from pilot_perf.usage import Usage
 
 CONDITIONS = {"slo": "p95:50ms", "space": {"instances": [1, 2]}, "machine.cpus": 2}
-FIGURES = Figures(200.5, {"avg": 9.5, "p95": 12.25}, 500, 2.5, Stages(1.0, None, 3.5, 0.25, 4.0), server_cpu_cores=1.75)
+STAGES = Stages(1.0, None, 3.5, 0.25, 4.0)
+FIGURES = Figures(200.5, {"avg": 9.5, "p95": 12.25}, 500, 2.5, STAGES, Usage(server_cpu_cores=1.75))
 MEASURED = Measurement(Trial(Knobs("int8", 2, 1, 8, 1000), 16, "because"), "measured", FIGURES)
 FAILED = Measurement(Trial(UNTUNED, 1), "failed", problem="did not load")
 
@@ -39,6 +42,51 @@ def test_figures_without_stages_and_cpu_stay_without(tmp_path: Path) -> None:
     with make(tmp_path / "s.sqlite") as store:
         store.add("search", bare, 1.0)
         assert store.measurements("search") == [bare]
+
+
+def test_all_that_can_be_measured_is_read_back_equal(tmp_path: Path) -> None:
+    all_figures = Figures(
+        *(10.0, {"avg": 1.0, "p99.9": 2.0}, 40, 4.0, STAGES),
+        usage=Usage(1.5, 0.5, 2.0, 10**9, 0.75, 2**33, 300.0),
+        error_rate=0.0,
+        window_rates_per_s=(9.0, 10.0, 11.0),
+        batch_counts={1: 3, 16: 7},
+        members={"first": STAGES},
+        ttft_ms={"p95": 300.0},
+        itl_ms={"p95": 20.0},
+        output_tokens_per_s=640.0,
+        output_tokens_per_s_per_user=48.0,
+        goodput_per_s=8.0,
+        mean_input_tokens=100.0,
+        mean_output_tokens=64.0,
+        tokens_counted_by="model",
+        asked_rate_per_s=10.5,
+        late_sends=0.01,
+    )
+    open_loop = Measurement(Trial(UNTUNED, 64, "holds?", rate_per_s=10.5), "measured", all_figures)
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("open_loop", open_loop, 1.0)
+        assert store.measurements("open_loop") == [open_loop]
+        assert set(vars(all_figures)) == {name for name, value in vars(all_figures).items() if value is not None}
+
+
+def test_a_load_in_an_open_loop_is_another_point_than_in_a_closed_one() -> None:
+    assert Trial(UNTUNED, 8).point != Trial(UNTUNED, 8, rate_per_s=100.0).point
+
+
+@pytest.mark.parametrize(
+    ("measure", "statistic", "value"),
+    [
+        ("latency_ms", "p95", 12.25),
+        ("latency_ms", "p42", None),
+        ("ttft_ms", "p95", None),
+        ("error_rate", None, None),
+        ("memory_bytes", None, 4096),
+    ],
+)
+def test_a_budget_finds_its_number_or_none(measure: str, statistic: str | None, value: float | None) -> None:
+    figures = replace(FIGURES, usage=Usage(server_memory_bytes=4096))
+    assert figures.value(measure, statistic) == value
 
 
 def test_the_same_conditions_resume(tmp_path: Path) -> None:
@@ -72,9 +120,9 @@ def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "s.sqlite").close()
     connection = sqlite3.connect(tmp_path / "s.sqlite")
     with connection:
-        connection.execute("UPDATE study SET schema_version = 99")
+        connection.execute("UPDATE study SET schema_version = 1")
     connection.close()
-    with pytest.raises(StudyError, match="schema version 99, this is version 1"):
+    with pytest.raises(StudyError, match="schema version 1, this is version 2"):
         Store.open(tmp_path / "s.sqlite")
 
 
