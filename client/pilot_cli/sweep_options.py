@@ -54,7 +54,8 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "slo",
                 multiple=True,
                 callback=_read_slo,
-                help=f"Latency to keep, as in p95:50ms, p99:100, avg:20ms; may be repeated.  [default: {DEFAULT_SLO}]",
+                help="What to keep, as in p95:50ms, p99.9:latency_ms:<=:100, p95:ttft:200ms, error_rate:<=:0.01, "
+                f"memory:2GiB; may be repeated.  [default: {DEFAULT_SLO}]",
             ),
             click.option(
                 "--precision", "precisions", multiple=True, help="Serve 1/model.PRECISION.onnx; may be repeated."

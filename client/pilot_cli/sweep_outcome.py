@@ -15,13 +15,13 @@ def outcome_table(outcome: "Outcome") -> str:
     if outcome.winner is None:
         lines.append(f"Nothing keeps {outcome.slo}.")
         if (near := outcome.nearest) is not None and near.figures is not None:
-            latency = ", ".join(f"{b.measure} {near.figures.latency_ms[b.measure]:.1f} ms" for b in outcome.slo.budgets)
-            lines.append(f"Nearest: {near.trial.knobs}; {near.trial.concurrency} in flight: {latency}")
+            where = f"{near.trial.knobs}; {near.trial.concurrency} in flight"
+            lines.append(f"Nearest: {where}: {outcome.slo.describe(near.figures)}")
     elif outcome.verdict is None:
         figures, trial = outcome.winner.figures, outcome.winner.trial
         if figures is not None:
-            latency = ", ".join(f"{b.measure} {figures.latency_ms[b.measure]:.1f} ms" for b in outcome.slo.budgets)
-            lines.append(f"{trial.knobs}: {figures.throughput_per_s:.0f}/s at {trial.concurrency} in flight, {latency}")
+            rate = f"{figures.throughput_per_s:.0f}/s at {trial.concurrency} in flight"
+            lines.append(f"{trial.knobs}: {rate}, {outcome.slo.describe(figures)}")
         lines.append(f"Conclusion: {outcome.text}")
     else:
         verdict = outcome.verdict
@@ -55,7 +55,7 @@ def _side_rows(untuned: "Side", chosen: "Side", slo: "Slo") -> list[tuple[str, s
         row("configuration", lambda side: "as installed" if side.trial.knobs.is_untuned else str(side.trial.knobs)),
         row("in flight", lambda side: str(side.trial.concurrency)),
         row("throughput", lambda side: _number(side.throughput_per_s, "/s", 0)),
-        *(row(b.measure, lambda side, m=b.measure: _number(side.latency_ms(m), " ms", 1)) for b in slo.budgets),  # type: ignore[misc]
+        *(row(b.name, lambda side, b=b: b.text(side.value(b))) for b in slo.budgets),  # type: ignore[misc]
         row(f"kept {slo}", lambda side: f"{side.num_kept(slo)} of {len(side.rounds)} rounds"),
     ]
 
@@ -73,7 +73,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
             "knobs": of.trial.knobs.as_dict(),
             "concurrency": of.trial.concurrency,
             "throughput_per_s": of.throughput_per_s,
-            "latency_ms": {budget.measure: of.latency_ms(budget.measure) for budget in outcome.slo.budgets},
+            "measures": {budget.name: of.value(budget) for budget in outcome.slo.budgets},
             "rounds": len(of.rounds),
             "rounds_within_budget": of.num_kept(outcome.slo),
         }

@@ -55,10 +55,9 @@ class Watcher:
         where = f"{trial.knobs}; {trial.concurrency} in flight: "
         if figures is None:
             return f"{where}{measurement.status}: {measurement.problem}"
-        kept = self._slo.is_kept(figures.latency_ms)
+        kept = self._slo.is_kept(figures)
         is_best = kept and phase == "search" and figures.throughput_per_s > self._best_per_s
         if is_best:
             self._best_per_s = figures.throughput_per_s
-        latency = ", ".join(f"{b.measure} {figures.latency_ms[b.measure]:.1f} ms" for b in self._slo.budgets)
         verdict = "best so far" if is_best else "keeps the budget" if kept else "breaks the budget"
-        return f"{where}{figures.throughput_per_s:.0f}/s, {latency}, {verdict}"
+        return f"{where}{figures.throughput_per_s:.0f}/s, {self._slo.describe(figures)}, {verdict}"

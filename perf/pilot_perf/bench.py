@@ -111,6 +111,11 @@ class Bench:
             except UnsteadyError as error:
                 problem = str(error)
                 continue
+            if missing := self.slo.unmeasured(figures):
+                names = ", ".join(budget.name for budget in missing)
+                return Measurement(
+                    trial, "failed", problem=f"{names} was not measured: this model or load has no such number"
+                )
             if result.num_requests < self.slo.min_requests / 2:
                 problem = (
                     f"{result.num_requests} requests in {result.window_s:.0f} s are too few for {self.slo}: "

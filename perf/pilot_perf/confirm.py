@@ -13,7 +13,7 @@ from statistics import median
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.ratio import Ratio, paired_ratio
 from pilot_perf.search.best import best_kept, nearest_miss
-from pilot_perf.slo import Slo
+from pilot_perf.slo import Budget, Slo
 
 NUM_PAIRS = 4
 MAX_CANDIDATES = 3
@@ -38,19 +38,19 @@ class Side:
         rates = [m.figures.throughput_per_s for m in self.rounds if m.figures]
         return median(rates) if rates else None
 
-    def latency_ms(self, measure: str) -> float | None:
-        values = [m.figures.latency_ms[measure] for m in self.rounds if m.figures]
+    def value(self, budget: Budget) -> float | None:
+        """The median over the rounds of what `budget` limits."""
+        values = [value for m in self.rounds if m.figures and (value := budget.value(m.figures)) is not None]
         return median(values) if values else None
 
     def num_kept(self, slo: Slo) -> int:
         """Rounds that kept the budget; a round without figures has not."""
-        return sum(1 for m in self.rounds if m.figures and slo.is_kept(m.figures.latency_ms))
+        return sum(1 for m in self.rounds if m.figures and slo.is_kept(m.figures))
 
     def keeps(self, slo: Slo) -> bool:
         """Whether the median round keeps every budget."""
         return bool(self.rounds) and all(
-            (value := self.latency_ms(budget.measure)) is not None and value <= budget.limit_ms
-            for budget in slo.budgets
+            (value := self.value(budget)) is not None and value <= budget.limit for budget in slo.budgets
         )
 
 

@@ -17,7 +17,7 @@ from pilot_perf.conditions import file_hash, machine, model_files, software, tex
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import Levels, same_as_installed, space_for
-from pilot_perf.errors import PerfError
+from pilot_perf.errors import BudgetError, PerfError
 from pilot_perf.input_data import prepare_file
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement
@@ -31,6 +31,8 @@ from pilot_server.running import RunningServer
 from pilot_server.toolchain import PerfAnalyzer
 
 VERSION_DIR = "1"
+# What perf_analyzer reports without being asked.
+USUAL_STATISTICS = ("avg", "p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def run(
     )
     if request.fresh:
         study_file.unlink(missing_ok=True)
-    target = Target(url, model, data, request.slo.extra_percentile)
+    target = Target(url, model, data, _extra_percentile(request.slo))
     bench = Bench(analyzer, target, installed, request.slo, server.pid)
     source = _source_config(request, installed)
     with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
@@ -188,6 +190,24 @@ def _space(installed: ModelConfig, request: Request) -> Space:
             "start: add --allow-reload, or leave them out to sweep the load alone"
         )
     return Space(max_concurrency=request.levels.max_concurrency)
+
+
+def _extra_percentile(slo: Slo) -> int | None:
+    """The one percentile that perf_analyzer must be asked for.
+
+    Raises:
+        BudgetError: a budget on what is not measured.
+    """
+    other = [budget for budget in slo.budgets if budget.measure != "latency_ms"]
+    extra = [budget.percentile for budget in slo.latency_budgets if budget.statistic not in USUAL_STATISTICS]
+    if not other and not extra:
+        return None
+    if other or len(extra) > 1 or extra[0] is None or not extra[0].is_integer():
+        raise BudgetError(
+            f"{slo} cannot be measured here: latency comes as {', '.join(USUAL_STATISTICS)} and one more percentile "
+            "that is a whole number"
+        )
+    return int(extra[0])
 
 
 def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:

@@ -10,16 +10,26 @@ Time of a batch of b rows, ms, on an otherwise idle machine, Amdahl's law for th
 
     (fixed + per_row x b) x precision factor x (serial share + (1 - serial share) / threads)
 
-and longer by the share in which the busy instances' threads outnumber the cores, and by their interference.
+and longer by the share in which the busy instances' threads outnumber the cores, and by their interference. Rows beyond
+`cache_rows` cost more.
+
+What a real machine adds, each with its own constant and all seeded: batches jitter; whole windows are slower or faster
+(`window_noise`); the machine's speed drifts from one measurement to the next (`drift`); now and then a window is
+disturbed by something else that wants the cores (`disturbed_share`, up to `disturbed_factor` slower for a part of it).
 """
 
 import heapq
+import math
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+
+# Measurements in one period of the drift; two waves whose ratio is irrational never repeat.
+DRIFT_PERIODS = (37.0, 37.0 * math.sqrt(2) / 4)
+PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True)
@@ -35,32 +45,63 @@ class SimulatedModel:
     interference: float = 0.0
     client_ms: float = 0.5
     batch_jitter: float = 0.05
+    # A row beyond `cache_rows` of a batch costs `spill_factor` as much as one below.
+    cache_rows: int = 1 << 30
+    spill_factor: float = 1.0
     # Spread of a whole measurement (a noisy neighbour), as the sigma of a lognormal factor on all batch times.
     window_noise: float = 0.0
+    # Amplitude of the slow change of speed, as the log of a factor.
+    drift: float = 0.0
+    disturbed_share: float = 0.0
+    disturbed_factor: float = 2.0
     untuned: Knobs = field(default_factory=Knobs)
     seed: int = 0
 
-    def measure(self, trial: Trial, num_requests: int = 600) -> Measurement:
-        """Run the load until `num_requests` were answered; the first fifth is warm-up."""
+    def measure(self, trial: Trial, num_requests: int = 600, number: int = 0) -> Measurement:
+        """Run the load until `num_requests` were answered; the first fifth is warm-up.
+
+        `number` is the measurement's place in the study: another one has another noise and another phase of the drift.
+        """
         knobs = _filled(trial.knobs, self.untuned)
-        rng = random.Random(f"{self.seed} {knobs} {trial.concurrency} {num_requests}")
-        slowdown = rng.lognormvariate(0.0, self.window_noise)
-        latencies_ms, window_ms = _closed_loop(self, knobs, trial.concurrency, num_requests, slowdown, rng)
+        rng = random.Random(f"{self.seed} {knobs} {trial.concurrency} {num_requests} {number}")
+        slowdown = math.exp(rng.gauss(0.0, self.window_noise) + self.drift * _wave(self.seed, number))
+        disturbance = None
+        if rng.random() < self.disturbed_share:
+            start = rng.random() * 0.7
+            disturbance = (start, start + rng.uniform(0.1, 0.6), rng.uniform(1.1, self.disturbed_factor))
+        latencies_ms, window_ms = _closed_loop(self, knobs, trial.concurrency, num_requests, slowdown, disturbance, rng)
+        count = len(latencies_ms)
         latencies_ms.sort()
-        latency_ms = {
-            f"p{q}": latencies_ms[min(len(latencies_ms) - 1, len(latencies_ms) * q // 100)] for q in (50, 90, 95, 99)
-        }
-        latency_ms["avg"] = sum(latencies_ms) / len(latencies_ms)
-        figures = Figures(len(latencies_ms) / window_ms * 1000.0, latency_ms, len(latencies_ms), window_ms / 1000.0)
+        latency_ms = {f"p{q}": latencies_ms[min(count - 1, count * q // 100)] for q in PERCENTILES}
+        latency_ms["avg"] = sum(latencies_ms) / count
+        figures = Figures(count / window_ms * 1000.0, latency_ms, count, window_ms / 1000.0)
         return Measurement(trial, "measured", figures)
 
-    def batch_ms(self, knobs: Knobs, rows: int, busy_instances: int) -> float:
+    @property
+    def quiet(self) -> "SimulatedModel":
+        """The same without noise between measurements: what it would show on average over a long time."""
+        return replace(self, window_noise=0.0, drift=0.0, disturbed_share=0.0)
+
+    def batch_times_ms(self, knobs: Knobs, most: int) -> list[list[float]]:
+        """The time of a batch by [busy instances][rows]; place 0 is not used."""
         threads = knobs.intra_op_threads or 1
-        running = busy_instances * threads
-        contention = max(1.0, running / self.cores) * (1.0 + self.interference * (running - 1))
         amdahl = self.serial_share + (1.0 - self.serial_share) / threads
-        factor = self.precision_factor.get(knobs.precision or "", 1.0)
-        return (self.fixed_ms + self.per_row_ms * rows) * factor * amdahl * contention
+        factor = amdahl * self.precision_factor.get(knobs.precision or "", 1.0)
+        times = []
+        for busy in range((knobs.instances or 1) + 1):
+            running = busy * threads
+            contention = max(1.0, running / self.cores) * (1.0 + self.interference * max(0, running - 1))
+            times.append([self._rows_ms(rows) * factor * contention for rows in range(most + 1)])
+        return times
+
+    def _rows_ms(self, rows: int) -> float:
+        spilled = max(0, rows - self.cache_rows)
+        return self.fixed_ms + self.per_row_ms * (rows - spilled + spilled * self.spill_factor)
+
+
+def _wave(seed: int, number: int) -> float:
+    slow, fast = (math.sin(seed + 2 * math.pi * number / period) for period in DRIFT_PERIODS)
+    return 0.7 * slow + 0.3 * fast
 
 
 def _filled(knobs: Knobs, untuned: Knobs) -> Knobs:
@@ -70,41 +111,58 @@ def _filled(knobs: Knobs, untuned: Knobs) -> Knobs:
 
 
 def _closed_loop(
-    model: SimulatedModel, knobs: Knobs, concurrency: int, num_requests: int, slowdown: float, rng: random.Random
+    model: SimulatedModel,
+    knobs: Knobs,
+    concurrency: int,
+    num_requests: int,
+    slowdown: float,
+    disturbance: tuple[float, float, float] | None,
+    rng: random.Random,
 ) -> tuple[list[float], float]:
-    """The latencies after the warm-up, and the time they took."""
+    """The latencies after the warm-up, and the time they took.
+
+    `disturbance`: the share of the requests after which it begins and ends, and its factor.
+    """
     max_batch = knobs.max_batch or 1
     delay_ms = (knobs.queue_delay_us or 0) / 1000.0 if max_batch > 1 else 0.0
-    # Events: (time, order, what, requests' send times). A "send" puts one request in, "done" answers a batch.
-    events: list[tuple[float, int, str, list[float]]] = []
-    order = 0
-    for client in range(concurrency):
-        heapq.heappush(events, (client * 0.01, order, "send", []))
-        order += 1
+    times_ms = model.batch_times_ms(knobs, max_batch)
+    instances = idle = knobs.instances or 1
+    # What comes next: requests by the time at which they are sent, batches by the time at which they are done.
+    sends = [client * 0.01 for client in range(concurrency)]
+    done: list[tuple[float, list[float]]] = []
     queue: deque[float] = deque()
-    idle = knobs.instances or 1
     latencies: list[float] = []
-    warm_up, started_ms, now_ms = num_requests // 5, 0.0, 0.0
-    while len(latencies) < num_requests + warm_up:
-        now_ms, _, what, sent = heapq.heappop(events)
-        if what == "done":
+    # As many as are in flight at once start together, which is no steady state yet.
+    warm_up = max(num_requests // 5, concurrency)
+    total, started_ms, now_ms = num_requests + warm_up, 0.0, 0.0
+    slow_from, slow_to, slow_factor = (total + 1, 0, 1.0) if disturbance is None else (
+        int(warm_up + disturbance[0] * num_requests), int(warm_up + disturbance[1] * num_requests), disturbance[2],
+    )  # fmt: skip
+    push, pop = heapq.heappush, heapq.heappop
+    uniform, gauss, jitter, client_ms = rng.random, rng.gauss, model.batch_jitter, model.client_ms
+    never = math.inf
+    while len(latencies) < total:
+        next_ms = sends[0] if sends else never
+        if idle and queue:
+            next_ms = min(next_ms, queue[0] + delay_ms)
+        if done and done[0][0] <= next_ms:
+            now_ms, sent = pop(done)
             idle += 1
             for send_ms in sent:
                 latencies.append(now_ms - send_ms)
-                heapq.heappush(events, (now_ms + model.client_ms * rng.uniform(0.5, 1.5), order, "send", []))
-                order += 1
+                push(sends, now_ms + client_ms * (0.5 + uniform()))
             if started_ms == 0.0 and len(latencies) >= warm_up:
                 started_ms, warm_up = now_ms, len(latencies)
-        elif what == "send":
-            queue.append(now_ms)
-            if delay_ms:
-                heapq.heappush(events, (now_ms + delay_ms, order, "timer", []))
-                order += 1
-        while idle and queue and (len(queue) >= max_batch or now_ms - queue[0] >= delay_ms - 1e-9):
-            batch = [queue.popleft() for _ in range(min(max_batch, len(queue)))]
+        else:
+            now_ms = next_ms
+            while sends and sends[0] <= now_ms:
+                queue.append(pop(sends))
+        while idle and queue and (len(queue) >= max_batch or now_ms >= queue[0] + delay_ms):
+            rows = min(max_batch, len(queue))
+            batch = [queue.popleft() for _ in range(rows)]
             idle -= 1
-            busy = (knobs.instances or 1) - idle
-            work_ms = model.batch_ms(knobs, len(batch), busy) * slowdown * rng.lognormvariate(0.0, model.batch_jitter)
-            heapq.heappush(events, (now_ms + work_ms, order, "done", batch))
-            order += 1
+            work_ms = times_ms[instances - idle][rows] * slowdown * math.exp(jitter * gauss(0.0, 1.0))
+            if slow_from <= len(latencies) < slow_to:
+                work_ms *= slow_factor
+            push(done, (now_ms + work_ms, batch))
     return latencies[warm_up:], now_ms - started_ms

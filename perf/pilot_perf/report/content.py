@@ -32,7 +32,7 @@ class Point:
 class Content:
     model: str
     slo: Slo
-    # The measure on the latency axis: that of the first budget.
+    # On the latency axis: that of the first budget on latency, p95 where there is none.
     measure: str
     rows: list[Row]
     curves: dict[Knobs, list[Point]]
@@ -51,8 +51,9 @@ class Content:
         return f"{knobs}{flag}"
 
     @property
-    def limit_ms(self) -> float:
-        return self.slo.budgets[0].limit_ms
+    def limit_ms(self) -> float | None:
+        """The budget's line on the latency axis; None where no budget is on latency."""
+        return self.slo.latency_budgets[0].limit if self.slo.latency_budgets else None
 
     @property
     def highlighted(self) -> Knobs | None:
@@ -70,7 +71,8 @@ def content_of(store: Store) -> Content:
     winner = best_kept(searched, slo)
     is_compared = winner is not None and not winner.trial.knobs.is_untuned
     verdict = next_confirmation(searched, confirmed, slo).verdict if is_compared else None
-    measure = slo.budgets[0].measure
+    statistics = slo.statistics_of("latency_ms")
+    measure = statistics[0] if statistics else "p95"
     curves = _curves(searched, measure, slo)
     chosen = None if verdict is None else verdict.chosen.trial.knobs
     return Content(
@@ -95,8 +97,8 @@ def _curves(measurements: list[Measurement], measure: str, slo: Slo) -> dict[Kno
     for measurement in sorted(measurements, key=lambda m: m.trial.concurrency):
         if (figures := measurement.figures) is None:
             continue
-        knobs, load = measurement.trial.point
-        kept = slo.is_kept(figures.latency_ms)
+        knobs, load = measurement.trial.knobs, measurement.trial.concurrency
+        kept = slo.is_kept(figures)
         point = Point(knobs, load, figures.throughput_per_s, figures.latency_ms[measure], kept)
         curves.setdefault(knobs, []).append(point)
     return {knobs: points for knobs, points in curves.items() if points}

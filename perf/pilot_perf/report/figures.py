@@ -53,11 +53,12 @@ def curves_figure(content: Content) -> Any:
         hoverinfo="skip",
         line={"color": "#1e293b", "width": 1.5, "dash": "dot", "shape": "vh"},
     )
-    figure.add_hline(y=content.limit_ms, line={"color": LIMIT_COLOR, "dash": "dash"})
-    figure.add_annotation(
-        x=0, xref="paper", xanchor="left", y=math.log10(content.limit_ms), yanchor="bottom", showarrow=False,
-        text=f"budget {content.slo.budgets[0]}", font={"color": LIMIT_COLOR},
-    )  # fmt: skip
+    if content.limit_ms is not None:
+        figure.add_hline(y=content.limit_ms, line={"color": LIMIT_COLOR, "dash": "dash"})
+        figure.add_annotation(
+            x=0, xref="paper", xanchor="left", y=math.log10(content.limit_ms), yanchor="bottom", showarrow=False,
+            text=f"budget {content.slo.latency_budgets[0]}", font={"color": LIMIT_COLOR},
+        )  # fmt: skip
     figure.update_layout(**_layout(), height=480)
     figure.update_xaxes(title="throughput, requests/s", rangemode="tozero")
     figure.update_yaxes(
@@ -110,8 +111,8 @@ def _best_of_each(content: Content) -> list[tuple[Measurement, Figures]]:
 
 
 def _goodness(content: Content, figures: Figures) -> tuple[bool, float]:
-    kept = content.slo.is_kept(figures.latency_ms)
-    return kept, figures.throughput_per_s if kept else -content.slo.worst_use(figures.latency_ms)
+    kept = content.slo.is_kept(figures)
+    return kept, figures.throughput_per_s if kept else -content.slo.worst_use(figures)
 
 
 def _hover(content: Content, point: Point) -> str:

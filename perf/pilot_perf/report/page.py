@@ -76,13 +76,13 @@ def _comparison(content: Content) -> str:
     if verdict is None:
         return ""
     sides = (("untuned", verdict.untuned), ("chosen", verdict.chosen))
-    measures = [budget.measure for budget in content.slo.budgets]
+    budgets = content.slo.budgets
     head = [
         "",
         "configuration",
         "in flight",
         "throughput, requests/s",
-        *(f"{m}, ms" for m in measures),
+        *(budget.name for budget in budgets),
         "kept the budget",
     ]
     rows = [
@@ -91,7 +91,7 @@ def _comparison(content: Content) -> str:
             content.name_of(side.trial.knobs),
             side.trial.concurrency,
             _number(side.throughput_per_s, 0),
-            *(_number(side.latency_ms(m), 1) for m in measures),
+            *(budget.text(side.value(budget)) for budget in budgets),
             f"{side.num_kept(content.slo)} of {len(side.rounds)} rounds",
         ]
         for name, side in sides
@@ -113,7 +113,7 @@ def _diff(content: Content) -> str:
 
 
 def _measurements(content: Content) -> str:
-    measures = list(dict.fromkeys([*(budget.measure for budget in content.slo.budgets), "avg", "p50", "p99"]))
+    measures = list(dict.fromkeys([*content.slo.statistics_of("latency_ms"), "avg", "p50", "p99"]))
     head = ["#", "phase", "configuration", "in flight", "requests/s", *(f"{m} ms" for m in measures)]
     head += ["batch", "server cores", "result", "why it was measured"]
     rows, kinds = [], []
@@ -125,10 +125,10 @@ def _measurements(content: Content) -> str:
             cells += [f"{row.measurement.status}: {row.measurement.problem}", trial.reason]
             kinds.append("failed")
         else:
-            kept = content.slo.is_kept(figures.latency_ms)
+            kept = content.slo.is_kept(figures)
             mean_batch = None if figures.stages is None else figures.stages.mean_batch
             cells += [_number(figures.throughput_per_s, 0), *(_number(figures.latency_ms.get(m), 1) for m in measures)]
-            cells += [_number(mean_batch, 1), _number(figures.server_cpu_cores, 2)]
+            cells += [_number(mean_batch, 1), _number(figures.usage.server_cpu_cores if figures.usage else None, 2)]
             cells += ["keeps the budget" if kept else "breaks the budget", trial.reason]
             kinds.append("" if kept else "broken")
         rows.append(cells)

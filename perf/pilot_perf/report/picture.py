@@ -26,7 +26,9 @@ def write_picture(content: Content, path: Path) -> None:
             label = None if others_named else "other configurations"
             axes.plot(x, y, ".-", color=OTHER_COLOR, linewidth=1, zorder=2, label=label)
             others_named = True
-    axes.axhline(content.limit_ms, color=LIMIT_COLOR, linestyle="--", label=f"budget {content.slo.budgets[0]}")
+    if content.limit_ms is not None:
+        label = f"budget {content.slo.latency_budgets[0]}"
+        axes.axhline(content.limit_ms, color=LIMIT_COLOR, linestyle="--", label=label)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
     axes.set_xlabel("throughput, requests/s")

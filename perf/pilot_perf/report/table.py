@@ -13,7 +13,7 @@ _STAGES = ("queue_ms", "compute_input_ms", "compute_infer_ms", "compute_output_m
 def to_csv(content: Content) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    extra = [b.measure for b in content.slo.budgets if b.measure not in _LATENCIES]
+    extra = [name for name in content.slo.statistics_of("latency_ms") if name not in _LATENCIES]
     measures = [*_LATENCIES, *extra]
     writer.writerow(
         [
@@ -31,11 +31,11 @@ def to_csv(content: Content) -> str:
         if figures is not None:
             stages = figures.stages
             numbers = [
-                content.slo.is_kept(figures.latency_ms),
+                content.slo.is_kept(figures),
                 figures.throughput_per_s,
                 *(figures.latency_ms.get(measure) for measure in measures),
                 *(None if stages is None else getattr(stages, name) for name in _STAGES),
-                figures.server_cpu_cores,
+                figures.usage.server_cpu_cores if figures.usage else None,
                 round(figures.littles_law_ratio(trial.concurrency), 3),
                 figures.num_requests,
                 figures.window_s,

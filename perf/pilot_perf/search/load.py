@@ -53,7 +53,7 @@ class _Borders:
     use_at_broken: float = math.inf
 
     def note(self, measurement: Measurement, figures: Figures, slo: Slo) -> None:
-        load, use = measurement.trial.concurrency, slo.worst_use(figures.latency_ms)
+        load, use = measurement.trial.concurrency, slo.worst_use(figures)
         if use > GUARD:
             if self.broken_load is None or load < self.broken_load:
                 self.broken_load, self.use_at_broken = load, use

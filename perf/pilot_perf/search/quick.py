@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Measurement, Trial
+from pilot_perf.measures import Measurement, Point, Trial
 from pilot_perf.search.load import COARSE, FINE, MIN_GAIN, LoadResult, climb
 from pilot_perf.search.space import Space
 from pilot_perf.slo import Slo
@@ -40,7 +40,7 @@ class _Progress:
     # The highest throughput seen of each configuration, kept or broken budget alike: what the model learns from.
     seen: dict[Knobs, float] = field(default_factory=dict)
     tried: set[Knobs] = field(default_factory=set)
-    points: set[tuple[Knobs, int]] = field(default_factory=set)
+    points: set[Point] = field(default_factory=set)
 
     @property
     def throughput(self) -> float:
@@ -112,9 +112,8 @@ def _try(knobs: Knobs, space: Space, slo: Slo, progress: _Progress) -> Generator
     progress.note(first)
     if first.figures is None:
         return False
-    percentile_bounds_mean = all(
-        first.figures.latency_ms["avg"] <= first.figures.latency_ms[budget.measure] * 1.01 for budget in slo.budgets
-    )
+    mean_ms = first.figures.latency_ms["avg"]
+    percentile_bounds_mean = all(mean_ms <= (budget.value(first.figures) or 0.0) * 1.01 for budget in slo.bounding)
     if percentile_bounds_mean and first.figures.throughput_per_s <= progress.throughput * (1 + MIN_GAIN):
         return False
     search = climb(knobs, slo, space.max_concurrency, start=probe, tolerance=COARSE, to_beat=progress.throughput)

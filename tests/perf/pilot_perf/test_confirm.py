@@ -46,7 +46,7 @@ def steady(trial: Trial, number: int) -> tuple[float, float]:
 
 def test_both_sides_run_in_turn_at_their_own_best_load() -> None:
     step, confirmed = run(steady)
-    assert [m.trial.point for m in confirmed] == [(UNTUNED, 2), (FAST, 8)] * NUM_PAIRS
+    assert [m.trial.point for m in confirmed] == [(UNTUNED, 2, None), (FAST, 8, None)] * NUM_PAIRS
     assert step.verdict is not None
     assert step.verdict.is_a_gain
     assert step.verdict.text == "the chosen configuration is faster within the budget"
@@ -78,15 +78,20 @@ def test_slower_is_called_slower() -> None:
 def test_a_winner_that_breaks_the_budget_when_measured_again_gives_way_early() -> None:
     """Its lower load takes its place, after two pairs."""
     step, confirmed = run(lambda trial, number: (200.0, 60.0 if trial.concurrency == 8 else 45.0))
-    assert [m.trial.point for m in confirmed[:4]] == [(UNTUNED, 2), (FAST, 8)] * 2
-    assert [m.trial.point for m in confirmed[4:]] == [(UNTUNED, 2), (FAST, 4)] * NUM_PAIRS
+    assert [m.trial.point for m in confirmed[:4]] == [(UNTUNED, 2, None), (FAST, 8, None)] * 2
+    assert [m.trial.point for m in confirmed[4:]] == [(UNTUNED, 2, None), (FAST, 4, None)] * NUM_PAIRS
     assert step.verdict is not None
     assert (step.verdict.num_given_up, step.verdict.chosen_keeps) == (1, True)
 
 
 def test_when_every_candidate_breaks_the_budget_it_ends_and_says_so() -> None:
     step, confirmed = run(lambda trial, number: (200.0, 45.0 if trial.knobs.is_untuned else 60.0))
-    assert {m.trial.point for m in confirmed} == {(UNTUNED, 2), (FAST, 8), (FAST, 4), (SECOND, 6)}
+    assert {m.trial.point for m in confirmed} == {
+        (UNTUNED, 2, None),
+        (FAST, 8, None),
+        (FAST, 4, None),
+        (SECOND, 6, None),
+    }
     assert step.verdict is not None
     assert not step.verdict.is_a_gain
     assert "no configuration kept the budget" in step.verdict.text

@@ -56,7 +56,7 @@ def optimum_per_s(model: SimulatedModel, slo: Slo) -> float:
         if figures_of(quiet, Trial(knobs, probe)).throughput_per_s <= best:
             continue
         for measurement in exhaust(quiet, climb(knobs, slo, SPACE.max_concurrency, start=probe, tolerance=0.04)):
-            if measurement.figures and slo.is_kept(measurement.figures.latency_ms):
+            if measurement.figures and slo.is_kept(measurement.figures):
                 best = max(best, measurement.figures.throughput_per_s)
     return best
 
