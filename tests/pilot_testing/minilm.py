@@ -12,6 +12,7 @@ import pilot_export
 from pilot_base.packages import cache_dir
 from pilot_export.manifest import library_versions
 from pilot_server import model_repository_dir
+from pilot_testing.made_once import one_process_at_a_time
 
 # Modules of the export that only serve LLMs.
 _OTHER_MODELS = ("llm", "gguf")
@@ -24,7 +25,11 @@ def exported_minilm() -> Path:
     It lies in the cache under a key of the exporting code, the configuration and the libraries, so that only the
     first run after a change pays the minutes. Read only: copy what a test changes.
     """
-    root = cache_dir() / "test-exports"
+    with one_process_at_a_time("minilm"):
+        return _exported(cache_dir() / "test-exports")
+
+
+def _exported(root: Path) -> Path:
     done = root / f"minilm-{_key()}"
     if done.is_dir():
         return done
@@ -37,11 +42,7 @@ def exported_minilm() -> Path:
         repository = room / "model_repository"
         shutil.copytree(model_repository_dir() / "minilm", repository / "minilm")
         pilot_export.export_model(pilot_export.load_spec("minilm"), repository, build_dir=room / "build")
-        try:
-            room.rename(done)
-        except OSError:
-            if not done.is_dir():  # another test run was faster
-                raise
+        room.rename(done)
     return done
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pilot_base.packages import cache_dir
 from pilot_testing.hf_models import reference_greedy
+from pilot_testing.made_once import one_process_at_a_time
 
 NUM_TOKENS = 24
 
@@ -41,8 +42,9 @@ def model_folder() -> Path:
     sources = [Path(str(module.__file__)) for module in (gguf_model, llm)]
     key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     folder = cache_dir() / "tests" / f"smollm2-{key}"
-    if not (folder / "smollm2" / "1" / "export.json").exists():
-        llm.export_llm("smollm2", folder, is_verified=False)
+    with one_process_at_a_time("smollm2"):
+        if not (folder / "smollm2" / "1" / "export.json").exists():
+            llm.export_llm("smollm2", folder, is_verified=False)
     return folder / "smollm2" / "1"
 
 
@@ -70,9 +72,10 @@ def reference_answers(folder: Path) -> list[list[int]]:
     made_from = [questions, NUM_TOKENS, weights_sha256, version("transformers")]
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
     path = cache_dir() / "tests" / f"smollm2-answers-{key}.json"
-    if not path.exists():
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        answers = [reference_greedy(model, question, NUM_TOKENS) for question in questions]
-        path.write_text(json.dumps(answers))
+    with one_process_at_a_time("smollm2-answers"):
+        if not path.exists():
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            answers = [reference_greedy(model, question, NUM_TOKENS) for question in questions]
+            path.write_text(json.dumps(answers))
     stored: list[list[int]] = json.loads(path.read_text())
     return stored
