@@ -8,6 +8,9 @@ from pilot_perf.knobs import Knobs
 INTRA_OP_PARAMETER = "intra_op_thread_count"
 # The backends that read INTRA_OP_PARAMETER.
 THREADED_BACKENDS = ("onnxruntime",)
+# The backends that read arguments of their engine from config.pbtxt's parameters, over those in model.json.
+ENGINE_BACKENDS = ("inflight",)
+ENGINE_KNOBS = ("max_num_seqs", "max_num_batched_tokens", "block_size")
 
 
 def model_file(precision: str) -> str:
@@ -47,10 +50,21 @@ def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
         _set_max_batch(result, knobs.max_batch)
     if knobs.queue_delay_us is not None and result.HasField("dynamic_batching"):
         result.dynamic_batching.max_queue_delay_microseconds = knobs.queue_delay_us
+    if knobs.preferred_batch is not None:
+        _set_preferred_batch(result, knobs.preferred_batch)
+    for name in ENGINE_KNOBS:
+        if (value := getattr(knobs, name)) is not None:
+            _set_engine_argument(result, name, value)
     return result
 
 
 def _set_instances(config: ModelConfig, count: int) -> None:
+    """Per device: a group of KIND_AUTO has that many on each GPU of the server, or that many on its CPUs."""
+    if backend_of(config) in ENGINE_BACKENDS and count > 1:
+        raise KnobError(
+            f"{config.name}: one engine batches all requests, and a second would only hold the weights again. "
+            "Leave --instances out"
+        )
     if not config.instance_group:
         config.instance_group.add(kind=ModelInstanceGroup.KIND_AUTO)
     if len(config.instance_group) > 1:
@@ -69,3 +83,21 @@ def _set_max_batch(config: ModelConfig, max_batch: int) -> None:
     # chosen for (or filled in from) the old maximum, and the batcher goes for them before a full batch.
     config.dynamic_batching.SetInParent()
     config.dynamic_batching.ClearField("preferred_batch_size")
+
+
+def _set_preferred_batch(config: ModelConfig, size: int) -> None:
+    if not config.HasField("dynamic_batching"):
+        return
+    if size > config.max_batch_size:
+        raise KnobError(f"{config.name}: a preferred batch of {size} is above the largest, {config.max_batch_size}")
+    config.dynamic_batching.preferred_batch_size[:] = [size]
+
+
+def _set_engine_argument(config: ModelConfig, name: str, value: int) -> None:
+    if backend_of(config) not in ENGINE_BACKENDS:
+        raise KnobError(
+            f"{config.name}: {name} is an argument of a language model's engine, which only the backend "
+            f"{', '.join(ENGINE_BACKENDS)} reads from config.pbtxt; this model's is {backend_of(config)!r}. "
+            f"Leave --{name.replace('_', '-')} out"
+        )
+    config.parameters[name].string_value = str(value)

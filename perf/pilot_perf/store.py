@@ -195,7 +195,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _row(found: dict[str, Any]) -> Row:
-    trial = Trial(Knobs(**json.loads(found["knobs"])), found["concurrency"], found["reason"], found["rate_per_s"])
+    trial = Trial(
+        Knobs.from_dict(json.loads(found["knobs"])), found["concurrency"], found["reason"], found["rate_per_s"]
+    )
     figures = None if found["figures"] is None else _read_figures(json.loads(found["figures"]))
     measurement = Measurement(trial, found["status"], figures, found["problem"])
     return Row(found["phase"], measurement, found["ended_at"], found["took_s"])

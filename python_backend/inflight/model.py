@@ -25,7 +25,7 @@ import triton_python_backend_utils as pb_utils
 
 from pilot_llm.config import EngineConfig
 from pilot_llm.contracts import contract_named
-from pilot_llm.contracts.model_config import check, complete, with_device
+from pilot_llm.contracts.model_config import check, complete, engine_arguments, with_device
 from pilot_llm.errors import ConfigError, ErrorCode, InvalidRequestError, UnavailableError
 from pilot_llm.request import Request, RequestError
 from pilot_llm.triton_control import is_explicit, server_command_line
@@ -58,7 +58,8 @@ class TritonPythonModel:
         _check_that_arrays_pass()
         self._name = args["model_name"]
         version_dir = Path(args["model_repository"]) / args["model_version"]
-        config = EngineConfig.from_json(version_dir / _MODEL_JSON, version_dir)
+        arguments = engine_arguments(json.loads(args["model_config"]))
+        config = EngineConfig.from_json(version_dir / _MODEL_JSON, version_dir, arguments)
         config = with_device(config, args["model_instance_kind"], int(args["model_instance_device_id"]))
         self._contract = contract_named(config.inflight.contract)
         check(json.loads(args["model_config"]), self._contract, is_complete=True)

@@ -12,6 +12,9 @@
 
 So a user who outgrows this backend changes `backend: "inflight"` to `backend: "vllm"`, removes that one object, and
 keeps the file. A vLLM argument that means nothing here is logged as ignored; any other name is an error.
+
+`parameters` of config.pbtxt that are named as an argument at the top take its place, so that a load with another
+configuration changes it on a live server.
 """
 
 import dataclasses
@@ -20,6 +23,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from pilot_llm.errors import ConfigError
@@ -75,8 +79,10 @@ class EngineConfig:
     inflight: InflightConfig = dataclasses.field(default_factory=InflightConfig)
 
     @classmethod
-    def from_json(cls, path: Path, version_dir: Path) -> Self:
+    def from_json(cls, path: Path, version_dir: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Self:
         """Read and check model.json. A relative `model` or `tokenizer` starts at `version_dir`.
+
+        `overrides` are arguments that take the place of those in the file.
 
         Raises:
             ConfigError: no or broken file, an unknown name, a wrong type or range, or fields that contradict.
@@ -88,9 +94,10 @@ class EngineConfig:
         if not isinstance(content, dict):
             raise ConfigError(f"{path} must hold a JSON object")
         try:
-            return cls.from_dict(content, version_dir)
+            return cls.from_dict({**content, **overrides}, version_dir)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
+            over = f" under the parameters {', '.join(overrides)} of config.pbtxt" if overrides else ""
+            raise ConfigError(f"{path}{over}: {error}") from error
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], version_dir: Path) -> Self:

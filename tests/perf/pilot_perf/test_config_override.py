@@ -50,6 +50,24 @@ def test_a_model_without_an_instance_group_gets_one() -> None:
     assert [group.count for group in apply(parse('name: "m"'), Knobs(instances=3)).instance_group] == [3]
 
 
+def test_a_preferred_batch_replaces_the_installed_ones_and_must_fit() -> None:
+    tuned = apply(INSTALLED, Knobs(max_batch=16, preferred_batch=4))
+    assert list(tuned.dynamic_batching.preferred_batch_size) == [4]
+    assert not apply(INSTALLED, Knobs(max_batch=1, preferred_batch=4)).HasField("dynamic_batching")
+    with pytest.raises(KnobError, match="a preferred batch of 16 is above the largest, 8"):
+        apply(INSTALLED, Knobs(max_batch=8, preferred_batch=16))
+
+
+def test_arguments_of_an_engine_become_parameters_that_it_reads() -> None:
+    tuned = apply(parse('name: "llm" backend: "inflight"'), Knobs(max_num_seqs=8, max_num_batched_tokens=256))
+    read = {name: value.string_value for name, value in tuned.parameters.items()}
+    assert read == {"max_num_seqs": "8", "max_num_batched_tokens": "256"}
+    with pytest.raises(KnobError, match=r"only the backend inflight reads .*; this .* Leave --block-size out"):
+        apply(parse('name: "llm" backend: "vllm"'), Knobs(block_size=16))
+    with pytest.raises(KnobError, match="a second would only hold the weights again"):
+        apply(parse('name: "llm" backend: "inflight"'), Knobs(instances=2))
+
+
 def test_knobs_without_a_meaning_are_refused() -> None:
     with pytest.raises(KnobError, match="backend 'python' has no intra_op_thread_count"):
         apply(parse('name: "m" backend: "python"'), Knobs(intra_op_threads=2))

@@ -1,7 +1,8 @@
 """config.pbtxt and model.json together: the contract completes the one, and each line that contradicts is named."""
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from pilot_llm.config import EngineConfig
@@ -52,6 +53,21 @@ def check(config: Mapping[str, Any], contract: Contract, *, is_complete: bool = 
             f"config.pbtxt of {config.get('name')!r} does not fit contract {contract.name!r}: {'; '.join(faults)}. "
             'A config.pbtxt of one line, backend: "inflight", is enough; the rest is completed'
         )
+
+
+def engine_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The `parameters` of a model configuration that are named as an argument of the engine, read as JSON where they
+    are JSON; the other ones are Triton's or the user's."""
+    known = {field.name for field in fields(EngineConfig) if "rule" in field.metadata} - {"device"}
+    found = {}
+    for name, parameter in config.get("parameters", {}).items():
+        if name in known:
+            text = parameter["string_value"]
+            try:
+                found[name] = json.loads(text)
+            except ValueError:
+                found[name] = text
+    return found
 
 
 def with_device(config: EngineConfig, instance_kind: str, device_id: int) -> EngineConfig:

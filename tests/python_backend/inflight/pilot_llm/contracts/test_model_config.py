@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pilot_llm.contracts import contract_named
-from pilot_llm.contracts.model_config import check, complete
+from pilot_llm.contracts.model_config import check, complete, engine_arguments
 from pilot_llm.errors import ConfigError
 
 MINIMAL: dict[str, Any] = {
@@ -105,3 +105,23 @@ def test_a_batch_size_of_ones_own_stands_in_the_contract_with_a_batch_axis() -> 
 def test_an_unknown_contract_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of vllm, tensorrtllm, not 'openai'"):
         contract_named("openai")
+
+
+def test_parameters_named_as_an_engine_argument_are_read_and_the_others_left_alone() -> None:
+    parameters = {
+        name: {"string_value": text}
+        for name, text in {
+            "max_num_seqs": "32",
+            "quantization": "int8",
+            "enable_prefix_caching": "false",
+            "model": "/elsewhere",
+            "device": "cuda",
+            "EXECUTION_ENV_PATH": "env.tar.gz",
+        }.items()
+    }
+    assert engine_arguments({**MINIMAL, "parameters": parameters}) == {
+        "max_num_seqs": 32,
+        "quantization": "int8",
+        "enable_prefix_caching": False,
+    }
+    assert engine_arguments(MINIMAL) == {}
