@@ -11,7 +11,7 @@ from pilot_check.backends import BACKENDS, PLATFORMS, TELLTALE_FILES
 from pilot_check.finding import Finding, Severity
 from pilot_check.graph import Graph, GraphError, read_graph
 from pilot_check.source import Source
-from pilot_client.model_config import CONFIG_FILE
+from pilot_client.model_config import CONFIG_FILE, version_numbers
 
 
 @dataclass
@@ -49,9 +49,8 @@ class Model:
 
     @cached_property
     def versions(self) -> list[Path]:
-        """Version folders, lowest first. The server reads numbers only, without leading zeros."""
-        folders = [path for path in self.folder.iterdir() if path.is_dir() and _is_version(path.name)]
-        return sorted(folders, key=lambda path: int(path.name))
+        """Version folders, lowest first."""
+        return [self.folder / str(number) for number in version_numbers(self.folder)]
 
     @cached_property
     def served_versions(self) -> list[Path]:
@@ -121,7 +120,3 @@ def dotted(path: tuple[str | int, ...]) -> str:
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
     return text.removeprefix(".")
-
-
-def _is_version(name: str) -> bool:
-    return name.isdecimal() and name.isascii() and (name == "0" or not name.startswith("0"))

@@ -7,6 +7,7 @@ from pilot_cli.lazy_group import LazyGroup
 SUBCOMMANDS = {
     "model": "Make, judge and install the ONNX variants of a PyTorch module.",
     "llm": "Install an LLM's weights for the inflight backend.",
+    "rollback": "Serve an earlier version of an exported model again.",
     "list": "Show what is installed, made from what, how good and how fast.",
 }
 

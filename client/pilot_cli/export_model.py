@@ -8,7 +8,7 @@ import click
 
 from pilot_base.progress import silent
 from pilot_cli.output import json_option, print_json, progress
-from pilot_cli.repositories import BUILD, WORKING_COPY, working_copy
+from pilot_cli.repositories import BUILD, default_repository, working_copy
 
 if TYPE_CHECKING:
     from pilot_export.report import ExportReport, VariantReport
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 )
 @click.option("--precision", "precisions", multiple=True, help="Besides fp32; may be repeated.  [default: all]")
 @click.option("--force", multiple=True, metavar="PRECISION", help="Install this variant even if it fails its gate.")
-@click.option("--dry-run", is_flag=True, help="Make and judge, install nothing.")
+@click.option("--dry-run", is_flag=True, help="Make and judge, and show what would be installed.")
+@click.option("--url", help="Then have the server at this gRPC address (host:port) load it.")
 @json_option
 def command(
     spec: str,
@@ -37,21 +38,26 @@ def command(
     precisions: tuple[str, ...],
     force: tuple[str, ...],
     dry_run: bool,
+    url: str | None,
     as_json: bool,
 ) -> None:
-    """Export SPEC: the sample "minilm", FILE.py[:FUNCTION] or MODULE:FUNCTION.
+    """Export SPEC: a sample (minilm, efficientnet, crepe), FILE.py[:FUNCTION] or MODULE:FUNCTION.
 
     A spec is a function that returns a pilot_export.ExportSpec; export/examples/ has one to start from.
     Each variant is compared with the PyTorch original on real data and installed if it is right and fast enough.
     Exits with 1 if a step fails; a variant that fails its gate is a row of the table, and no failure.
     """
+    from pilot_client.address import resolve_url
+    from pilot_client.repository import load
     from pilot_export.pipeline import export_model
     from pilot_export.spec import load_spec
 
+    if dry_run and url is not None:
+        raise click.UsageError("--dry-run installs nothing, so there is nothing for --url to load: give one of them")
     say = silent if as_json else progress()
     found = load_spec(spec)
     if repository is None:
-        repository = WORKING_COPY if dry_run else working_copy()
+        repository = default_repository(found.name) if dry_run else working_copy()
     report = export_model(
         found,
         repository,
@@ -61,6 +67,9 @@ def command(
         dry_run=dry_run,
         say=say,
     )
+    if url is not None:
+        say(f"Loading {found.name} at {url}")
+        load(resolve_url(url, "grpc"), found.name)
     if as_json:
         print_json(asdict(report))
     else:
@@ -78,8 +87,9 @@ def as_text(report: "ExportReport") -> str:
             f"task: {task.name}, with the 95% interval of the loss, in points; PyTorch {100 * task.original:.1f}%"
         )
     lines.append("speed: rows/s on this machine without a server, at each batch size")
-    if report.model_dir is not None:
-        lines.append(f"installed in {report.model_dir}")
+    lines.append(
+        report.changes if report.model_dir is None else f"installed as version {report.version} in {report.model_dir}"
+    )
     lines.append(f"log, report and reproduce.sh in {report.build_dir}; {report.duration_s:.0f} s")
     return "\n".join(lines)
 

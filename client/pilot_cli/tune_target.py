@@ -20,7 +20,7 @@ import click
 
 from pilot_base.errors import PilotError
 from pilot_base.progress import Say
-from pilot_client.model_config import CONFIG_FILE
+from pilot_client.model_config import CONFIG_FILE, latest_version_dir
 
 if TYPE_CHECKING:
     from pilot_export.spec import ExportSpec
@@ -84,7 +84,8 @@ def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
     """Whether the installed variants come from the same weights, data and libraries, and their files are intact."""
     from pilot_export import manifest
 
-    installed = manifest.read_version(model_dir / "1")
+    version_dir = latest_version_dir(model_dir)
+    installed = manifest.read_version(version_dir)
     if not installed or not (model_dir / CONFIG_FILE).is_file():
         return False
     say("Comparing the installed export with the spec")
@@ -94,8 +95,8 @@ def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
     now = manifest.origin(spec, module)
     return all(
         (m.source_sha256, m.evaluation_sha256, m.versions) == (now.source_sha256, now.evaluation_sha256, now.versions)
-        and (model_dir / "1" / m.file).is_file()
-        and manifest.file_sha256(model_dir / "1" / m.file) == m.file_sha256
+        and (version_dir / m.file).is_file()
+        and manifest.file_sha256(version_dir / m.file) == m.file_sha256
         for m in installed
     )
 

@@ -14,15 +14,15 @@ from pilot_client.errors import ConfigError
 CONFIG_FILE = "config.pbtxt"
 
 
-def parse(text: str, where: str = CONFIG_FILE) -> ModelConfig:
-    """The message that `text` says.
+def parse(text: str, where: str = CONFIG_FILE, *, allow_unknown_field: bool = False) -> ModelConfig:
+    """The message that `text` says. An unknown field may be one that a newer server knows.
 
     Raises:
         ConfigError: not the protobuf text format, or an unknown field; names `where` and the line.
     """
     config = ModelConfig()
     try:
-        text_format.Parse(text, config)
+        text_format.Parse(text, config, allow_unknown_field=allow_unknown_field)
     except text_format.ParseError as error:
         line = error.GetLine()
         place = where if line is None else f"{where}:{line}"
@@ -45,6 +45,20 @@ def read(model_dir: Path) -> ModelConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     return parse(text, str(path))
+
+
+def version_numbers(model_dir: Path) -> list[int]:
+    """The numbers of the version folders in `model_dir`, ascending; none where there is no such folder."""
+    if not model_dir.is_dir():
+        return []
+    names = [path.name for path in model_dir.iterdir() if path.is_dir() and path.name.isascii()]
+    # As Triton reads them: "01" is no version.
+    return sorted(int(name) for name in names if name.isdecimal() and (name == "0" or not name.startswith("0")))
+
+
+def latest_version_dir(model_dir: Path) -> Path:
+    """The folder of the highest version, which Triton serves by default; "1" where there is none yet."""
+    return model_dir / str(max(version_numbers(model_dir), default=1))
 
 
 def to_text(config: ModelConfig) -> str:

@@ -1,7 +1,7 @@
-"""The model's config.pbtxt: written once from the graph, checked against it ever after.
+"""The model's config.pbtxt: generated from the graph, and checked against it.
 
-An existing file belongs to the person who edits it (comments, batching, instances), so it is never rewritten here;
-it is only compared with what the graph takes and gives.
+An existing file belongs to the person who edits it (comments, batching, instances): it is compared with what the graph
+takes and gives, and what a later export generates differently is merged into it (config_merge).
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from pilot_client.model_config import CONFIG_FILE, read, to_text
+from pilot_client.model_config import parse, to_text
 from pilot_export.errors import InstallError
 from pilot_export.recipes import BASE, file_name
 
@@ -26,7 +26,7 @@ _TYPES = {
 }
 _HEADER = """\
 # Written by `tritonpilot export` for a first start: one instance, no dynamic batching.
-# `tritonpilot tune` finds better values. It is yours to edit: a later export only checks the tensors against it.
+# `tritonpilot tune` finds better values. It is yours to edit: a later export keeps what you change.
 """
 
 
@@ -106,15 +106,14 @@ def first_config(
     return _HEADER + to_text(config)
 
 
-def check_config(model_dir: Path, max_batch_size: int, signature: Signature, files: set[str]) -> None:
+def check_config(text: str, where: Path, max_batch_size: int, signature: Signature, files: set[str]) -> None:
     """Refuse to install under a config.pbtxt that does not fit the graph, or serves a file that will not be there.
 
     Raises:
         InstallError: names the file, what it says, and what it should say.
-        ConfigError: the file cannot be read.
+        ConfigError: `text` cannot be read.
     """
-    config = read(model_dir)
-    where = model_dir / CONFIG_FILE
+    config = parse(text, str(where), allow_unknown_field=True)
     if config.max_batch_size > max_batch_size or config.max_batch_size < 1:
         raise InstallError(
             f"{where}: max_batch_size is {config.max_batch_size}, the spec was verified for 1 to {max_batch_size}"

@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pilot_base.progress import Say, silent
-from pilot_client.model_config import CONFIG_FILE
 from pilot_export import manifest as manifests
-from pilot_export.config_file import check_config, first_config, graph_signature, label_file
 from pilot_export.errors import ExportError, SpecError, VariantError, VerifyError
 from pilot_export.gate import judge
-from pilot_export.install import install_files
 from pilot_export.measures import Quality
+from pilot_export.plan import plan_installation
 from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, RECIPES, Recipe, file_name
 from pilot_export.report import ExportReport, VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
-from pilot_export.spec_check import parse_extra
 from pilot_export.speed import WINDOW_S, Speed, measure_speeds
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
@@ -30,7 +27,6 @@ from pilot_export.verify import compare, onnx_runner, run_reference, torch_runne
 
 # What this process can measure is ONNX Runtime's CPU provider; variants for other targets are built, not timed.
 JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
-VERSION = "1"
 
 
 def export_model(
@@ -45,7 +41,7 @@ def export_model(
     window_s: float = WINDOW_S,
     say: Say = silent,
 ) -> ExportReport:
-    """Make, judge and install the variants of `spec` in `repository`/`spec.name`/1.
+    """Make, judge and install the variants of `spec` in `repository`/`spec.name`, see plan.py for the version.
 
     fp32 is always made: the other variants come from it and are compared with it. A variant that fails its gate is a
     row of the report and is not installed, unless `force` names it.
@@ -65,15 +61,19 @@ def export_model(
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
         variants = _decide(_make_and_judge(spec, chosen, build_dir, steps, window_s), force, dry_run)
-        model_dir = None if dry_run else repository / spec.name
-        if model_dir is not None:
-            with steps.run("install", f"Installing {_listing(variants)} in {model_dir}"):
-                _install(spec, model_dir, build_dir, variants)
+        model_dir = repository / spec.name
+        with steps.run("plan", f"Comparing with what is in {model_dir}"):
+            plan = plan_installation(spec, model_dir, build_dir, variants, _going_in(variants, force))
+        if not dry_run:
+            with steps.run("install", f"Installing {_listing(variants)} as version {plan.version} in {model_dir}"):
+                plan.apply()
         report = ExportReport(
             model=spec.name,
             spec=spec.source,
             build_dir=build_dir,
-            model_dir=model_dir,
+            model_dir=None if dry_run else model_dir,
+            version=plan.version,
+            changes=plan.describe(),
             variants=variants,
             steps=tuple(steps.records),
             duration_s=round(time.monotonic() - start, 3),
@@ -229,34 +229,10 @@ def _decide(variants: Sequence[VariantReport], force: Sequence[str], dry_run: bo
     )
 
 
-def _install(spec: ExportSpec, model_dir: Path, build_dir: Path, variants: Sequence[VariantReport]) -> None:
-    """Put the files in place, and take away variants of an earlier export that this one does not vouch for."""
-    files: dict[str, Path | str] = {f"{VERSION}/{name}": path for name, path in spec.assets.items()}
-    files |= {label_file(output): "".join(f"{name}\n" for name in names) for output, names in spec.labels.items()}
-    for variant in variants:
-        if variant.is_installed and variant.manifest is not None:
-            name = file_name(variant.precision)
-            files[f"{VERSION}/{name}"] = build_dir / name
-            files[f"{VERSION}/{manifests.manifest_name(variant.precision)}"] = manifests.write_text(variant.manifest)
-    # A broken manifest must not stop the export that would mend it.
-    earlier = manifests.read_version(model_dir / VERSION, skip_broken=True)
-    source = next(variant.manifest.source_sha256 for variant in variants if variant.manifest is not None)
-    judged = {variant.precision for variant in variants}
-    stale = [
-        m
-        for m in earlier
-        if f"{VERSION}/{m.file}" not in files and (m.precision in judged or m.source_sha256 != source)
-    ]
-    removed = [f"{VERSION}/{name}" for m in stale for name in (m.file, manifests.manifest_name(m.precision))]
-    served = {m.file for m in earlier if m not in stale} | {Path(name).name for name in files}
-    signature = graph_signature(build_dir / file_name(BASE))
-    if (model_dir / CONFIG_FILE).exists():
-        onnx_files = {name for name in served if name.endswith(".onnx")}
-        check_config(model_dir, spec.max_batch_size, signature, onnx_files)
-    else:
-        extra = parse_extra(spec)
-        files[CONFIG_FILE] = first_config(spec.name, spec.max_batch_size, signature, spec.labels, extra)
-    install_files(model_dir, files, removed)
+def _going_in(variants: Sequence[VariantReport], force: Sequence[str]) -> list[str]:
+    """Precisions that are installed, or would be but for a dry run."""
+    good = ("passed", "installed", "forced")
+    return [v.precision for v in variants if v.status in good or (v.status == "failed gate" and v.precision in force)]
 
 
 def _listing(variants: Sequence[VariantReport]) -> str:

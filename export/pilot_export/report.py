@@ -34,12 +34,14 @@ class VariantReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`model_dir` is None where nothing was installed."""
+    """`model_dir` is None where nothing was installed; `version` and `changes` are what was, or would be."""
 
     model: str
     spec: str
     build_dir: Path
     model_dir: Path | None
+    version: int
+    changes: str
     variants: tuple[VariantReport, ...]
     steps: tuple[StepRecord, ...]
     duration_s: float

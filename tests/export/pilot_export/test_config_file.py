@@ -1,4 +1,4 @@
-"""A first config.pbtxt comes from the graph; a person's own is compared with it and never rewritten."""
+"""A first config.pbtxt comes from the graph; a person's own is compared with it."""
 
 from pathlib import Path
 
@@ -38,8 +38,8 @@ def test_labels_and_a_spec_s_own_fields_join_the_first_config(signature: Signatu
 
 def test_a_tuned_config_is_accepted(tmp_path: Path, signature: Signature) -> None:
     text = first_config("m", 8, signature).replace("max_batch_size: 8", "max_batch_size: 4  # tuned")
-    (tmp_path / "config.pbtxt").write_text(text + 'parameters { key: "intra_op_thread_count" value {} }\n')
-    check_config(tmp_path, 8, signature, FILES)
+    edited = text + 'parameters { key: "intra_op_thread_count" value {} }\nfield_of_a_newer_server: true\n'
+    check_config(edited, tmp_path / "config.pbtxt", 8, signature, FILES)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_tuned_config_is_accepted(tmp_path: Path, signature: Signature) -> Non
 def test_a_config_that_does_not_fit_is_named(
     tmp_path: Path, signature: Signature, old: str, new: str, message: str
 ) -> None:
-    (tmp_path / "config.pbtxt").write_text(first_config("m", 8, signature).replace(old, new, 1))
+    text = first_config("m", 8, signature).replace(old, new, 1)
     with pytest.raises(InstallError, match=message) as caught:
-        check_config(tmp_path, 8, signature, FILES)
+        check_config(text, tmp_path / "config.pbtxt", 8, signature, FILES)
     assert str(tmp_path / "config.pbtxt") in str(caught.value)

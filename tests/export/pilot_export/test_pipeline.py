@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pilot_client.infer import infer
+from pilot_client.model_config import version_numbers
 from pilot_client.repository import load
 from pilot_export import ExportSpec, export_model, load_spec
 from pilot_export.errors import InstallError, SpecError, VerifyError
@@ -19,6 +20,7 @@ from pilot_export.install import install_files
 from pilot_export.manifest import read_all
 from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe
 from pilot_export.report import ExportReport
+from pilot_export.versions import Change, roll_back
 from pilot_server.running import RunningServer
 from pilot_testing.specs import Doubler, doubler_spec
 
@@ -80,28 +82,49 @@ def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path
     assert report.variants[-1].speed is None
     assert files(tmp_path / "a repository" / "doubler") == {
         "config.pbtxt",
+        ".versions/generated.pbtxt",
         *(f"1/model.{name}.{kind}" for name in ("fp32", "elsewhere") for kind in ("onnx", "json")),
     }
     assert json.loads((tmp_path / "build" / "report.json").read_text())["variants"][1]["status"] == "failed gate"
     assert all((tmp_path / "build" / name).exists() for name in ("steps.json", "reproduce.sh", "logs/trace.log"))
 
 
-def test_a_forced_variant_says_so_and_goes_with_the_weights_it_came_from(tmp_path: Path) -> None:
-    class Tripler(Doubler):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 1.5 * super().forward(x)
-
+def test_a_forced_variant_says_so_and_goes_when_it_is_judged_again(tmp_path: Path) -> None:
     version_dir = tmp_path / "a repository" / "doubler" / "1"
     both = {"fp32": RECIPES["fp32"], "noise": BAD_RECIPES["noise"]}
-    report = export(doubler_spec(), tmp_path, recipes=both, force=["noise"])
+    report = export(doubler_spec(), tmp_path, recipes=both, force=["noise"], precisions=["noise"])
     assert report.installed == ("fp32", "noise")
     forced = next(manifest for manifest in read_all(tmp_path / "a repository") if manifest.precision == "noise")
     assert any("mean cosine" in reason for reason in forced.failed_gate)
 
     (version_dir / "notes.txt").write_text("a person's own file")
     (version_dir / "model.fp32.json").write_text("broken")
-    export(doubler_spec(Tripler), tmp_path, recipes=both, precisions=[])
+    export(doubler_spec(), tmp_path, recipes=both, precisions=["noise"])
     assert files(version_dir) == {"model.fp32.onnx", "model.fp32.json", "notes.txt"}
+
+
+def test_other_weights_make_a_new_version_and_keep_the_hand_edits(tmp_path: Path) -> None:
+    class Tripler(Doubler):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1.5 * super().forward(x)
+
+    model_dir = tmp_path / "a repository" / "doubler"
+    export(doubler_spec(), tmp_path, precisions=[])
+    config = model_dir / "config.pbtxt"
+    edited = config.read_text().replace("count: 1", "count: 2  # two cores")
+    config.write_text(edited)
+
+    would = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[], dry_run=True)
+    assert "  add      2/model.fp32.onnx" in would.changes.splitlines()
+    assert "-max_batch_size: 16\n+max_batch_size: 4\n" in would.changes
+    assert files(model_dir / "1") == {"model.fp32.onnx", "model.fp32.json"}
+    assert config.read_text() == edited
+
+    report = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[])
+    assert (report.version, version_numbers(model_dir)) == (2, [1, 2])
+    assert config.read_text() == edited.replace("max_batch_size: 16", "max_batch_size: 4")
+    assert roll_back(model_dir) == Change(before=2, now=1, config_is_restored=True)
+    assert config.read_text() == edited
 
 
 def test_a_dry_run_installs_nothing(tmp_path: Path) -> None:
