@@ -22,18 +22,19 @@ def command(repository: Path | None, as_json: bool) -> None:
     where = repository or WORKING_COPY
     found = read_all(where) if repository is not None or where.is_dir() else []
     if as_json:
-        print_json([asdict(manifest) for manifest in found])
+        print_json([{"version": i.version, "is_latest": i.is_latest, **asdict(i.manifest)} for i in found])
         return
     if not found:
         click.echo(f"nothing exported in {where}; begin with: tritonpilot export model minilm")
-    for manifest in found:
-        task, speed = manifest.quality["task"], manifest.speed
+    for installed in found:
+        manifest, task, speed = installed.manifest, installed.manifest.quality["task"], installed.manifest.speed
         facts = [
             f"{manifest.file_bytes / 1e6:.1f} MB",
             f"cosine {manifest.quality['mean_cosine']:.4f}",
             *([f"{100 * task['variant']:.1f}% {task['name']}"] if task else []),
             "speed unjudged" if speed is None else f"{speed['speedup']:.2f} x fp32",
             *(["forced past its gate"] if manifest.failed_gate else []),
+            *([] if installed.is_latest else ["not the latest: tritonpilot export rollback serves it again"]),
         ]
-        click.echo(f"{manifest.model} {manifest.precision}: {', '.join(facts)}")
+        click.echo(f"{manifest.model} {manifest.precision}, version {installed.version}: {', '.join(facts)}")
         click.echo(f"  from {manifest.spec} ({manifest.source_sha256[:12]}), {manifest.created}, on {manifest.cpu}")

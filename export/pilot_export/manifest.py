@@ -5,12 +5,14 @@ import json
 import platform
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pilot_client.model_config import version_numbers
 from pilot_export.errors import ExportError
+from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import Batch, ExportSpec
 
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "transformers", "numpy", "tritonpilot")
@@ -33,7 +35,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One variant: what it is, its origin (as in Origin), and what was measured."""
+    """One variant: what it is, its origin (as in Origin), and what was measured.
+
+    `calibration_sha256` is of the data that gave the ranges, None where none was needed. `notes` are what its recipe
+    found; `proof` says what the comparison proves where it did not run on the variant's target.
+    """
 
     model: str
     precision: str
@@ -51,6 +57,18 @@ class Manifest:
     quality: dict[str, Any]
     speed: dict[str, Any] | None
     failed_gate: list[str]
+    calibration_sha256: str | None = None
+    notes: list[str] = field(default_factory=list)
+    proof: str = ""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A variant in a repository. `is_latest`: its version is the highest, which a server loads by default."""
+
+    version: int
+    is_latest: bool
+    manifest: Manifest
 
 
 def manifest_name(precision: str) -> str:
@@ -73,15 +91,23 @@ def write_text(manifest: Manifest) -> str:
     return json.dumps(asdict(manifest), indent=2) + "\n"
 
 
-def read_all(repository: Path) -> list[Manifest]:
-    """The manifests of every variant installed in `repository`, by model, version and precision.
+def read_all(repository: Path) -> list[Installed]:
+    """Every variant installed in `repository`, by model, version and precision.
 
     Raises:
         ExportError: no such folder, or a manifest that cannot be read.
     """
     if not repository.is_dir():
         raise ExportError(f"no model repository at {repository}")
-    return [manifest for folder in sorted(repository.glob("*/[0-9]*")) for manifest in read_version(folder)]
+    found = []
+    for model_dir in sorted(path for path in repository.iterdir() if path.is_dir()):
+        versions = version_numbers(model_dir)
+        found += [
+            Installed(version, version == versions[-1], manifest)
+            for version in versions
+            for manifest in read_version(model_dir / str(version))
+        ]
+    return found
 
 
 def read_version(version_dir: Path, *, skip_broken: bool = False) -> list[Manifest]:
@@ -113,7 +139,9 @@ def file_sha256(path: Path) -> str:
 
 
 def weights_sha256(module: Any) -> str:
-    """Of names, shapes and bytes of every parameter and buffer, and the module's class."""
+    """Of names, shapes and bytes of every parameter and buffer, and the module's class; of an ONNX file's bytes."""
+    if isinstance(module, OnnxOriginal):
+        return file_sha256(module.path)
     digest = hashlib.sha256(type(module).__qualname__.encode())
     for name, tensor in sorted(module.state_dict().items()):
         array = tensor.detach().cpu().numpy()

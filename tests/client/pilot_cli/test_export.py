@@ -37,9 +37,10 @@ def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> No
     installed = folder / "build" / "model_repository"
     assert (installed / "doubler" / "1" / "model.fp32.onnx").is_file()
     assert (installed / "minilm" / "config.pbtxt").is_file()
-    assert run("list").output.startswith("doubler fp32: ")
+    assert run("list").output.startswith("doubler fp32, version 1: ")
     (listed,) = json.loads(run("list", "--json").output)
     assert (listed["model"], listed["spec"], listed["failed_gate"]) == ("doubler", "my_spec.py", [])
+    assert (listed["version"], listed["is_latest"]) == (1, True)
 
 
 def test_a_dry_run_makes_no_repository(folder: Path) -> None:
@@ -50,10 +51,19 @@ def test_a_dry_run_makes_no_repository(folder: Path) -> None:
     assert (folder / "elsewhere" / "model.fp32.onnx").is_file()
 
 
+def test_a_rollback_says_what_is_served_and_names_what_is_not_there(folder: Path) -> None:
+    for version in ("1", "2"):
+        (folder / "models" / "m" / version).mkdir(parents=True)
+    result = run("rollback", "m", "--repository", "models")
+    assert result.stdout == "models/m: version 1 in place of 2\n"
+    assert "has version 1 alone" in str(run("rollback", "m", "--repository", "models").exception)
+    assert "there are 1, 2" in str(run("rollback", "m", "--repository", "models", "--to", "9").exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model", "nosuch"], "spec: 'nosuch' is neither a sample (minilm)"),
+        (["model", "nosuch"], "spec: 'nosuch' is neither a sample (minilm"),
         (["model", "my_spec.py:other"], "has no function 'other'"),
         (["model", "my_spec.py", "--precision", "int3"], "no recipe for precision 'int3'"),
         (["list", "nowhere"], "no model repository at nowhere"),
@@ -70,5 +80,5 @@ def test_nothing_exported_yet_says_how_to_begin() -> None:
 
 
 def test_help_of_each_subcommand_is_there() -> None:
-    assert all(f"  {name} " in run("--help").output for name in ("model", "llm", "list"))
+    assert all(f"  {name} " in run("--help").output for name in ("model", "llm", "rollback", "list"))
     assert "--dry-run" in run("model", "--help").output

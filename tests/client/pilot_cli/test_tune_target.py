@@ -64,5 +64,5 @@ def test_a_path_is_no_model(model_dir: Path, tmp_path: Path, name: str) -> None:
 
 
 def test_a_name_that_is_nothing_lists_what_there_is(model_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(PilotError, match=r"'n' is neither a sample \(minilm\).*nor a model in .*\(there: m\)"):
+    with pytest.raises(PilotError, match=r"'n' is neither a sample \(minilm.*nor a model in .*\(there: m\)"):
         find_target("n", model_dir.parent, tmp_path / "build", fresh=False, say=lambda _: None)

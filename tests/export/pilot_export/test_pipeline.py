@@ -94,7 +94,7 @@ def test_a_forced_variant_says_so_and_goes_when_it_is_judged_again(tmp_path: Pat
     both = {"fp32": RECIPES["fp32"], "noise": BAD_RECIPES["noise"]}
     report = export(doubler_spec(), tmp_path, recipes=both, force=["noise"], precisions=["noise"])
     assert report.installed == ("fp32", "noise")
-    forced = next(manifest for manifest in read_all(tmp_path / "a repository") if manifest.precision == "noise")
+    forced = next(i.manifest for i in read_all(tmp_path / "a repository") if i.manifest.precision == "noise")
     assert any("mean cosine" in reason for reason in forced.failed_gate)
 
     (version_dir / "notes.txt").write_text("a person's own file")
