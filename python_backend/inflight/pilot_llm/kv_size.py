@@ -4,7 +4,6 @@ import logging
 
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import ConfigError
-from pilot_llm.models.decoder_config import DecoderConfig
 
 _log = logging.getLogger(__name__)
 
@@ -13,9 +12,9 @@ _log = logging.getLogger(__name__)
 CPU_CEILING_BYTES = 4 << 30
 
 
-def block_bytes(decoder: DecoderConfig, block_size: int, element_bytes: int) -> int:
-    """Keys and values of one block in all layers."""
-    return 2 * decoder.num_layers * block_size * decoder.num_kv_heads * decoder.head_dim * element_bytes
+def block_bytes(num_layers: int, block_size: int, key_bytes: int) -> int:
+    """Keys and values of one block in all layers; `key_bytes`: one token's keys in one layer."""
+    return 2 * num_layers * block_size * key_bytes
 
 
 def decide_num_blocks(

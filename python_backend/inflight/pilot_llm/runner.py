@@ -43,7 +43,7 @@ def load_runner(config: EngineConfig) -> Runner:
     """Load weights, decide on the size of the KV cache, and allocate it.
 
     Raises:
-        UnsupportedModelError: a configuration that the native decoder does not implement; the message names the field.
+        UnsupportedModelError: neither the native decoder nor paged attention under transformers can run it; says why.
         ConfigError: no or broken weights, or too little memory for the smallest useful cache, with the numbers.
     """
     from pilot_llm.torch_runner import load_torch_runner

@@ -14,7 +14,8 @@ from pilot_llm.linear import choose_linear
 from pilot_llm.loader import load_weights
 from pilot_llm.machine import free_memory_bytes, usable_cpus
 from pilot_llm.models.decoder import Decoder
-from pilot_llm.models.decoder_config import DecoderConfig, read_decoder_config
+from pilot_llm.models.decoder_config import DecoderConfig, UnsupportedModelError, read_decoder_config
+from pilot_llm.models.loaded import LoadedModel, TokenDecoder
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class TorchRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: TokenDecoder,
         attention: TorchPagedAttention,
         *,
         num_blocks: int,
@@ -81,38 +82,73 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
     Raises:
         UnsupportedModelError, ConfigError: as `load_runner` says.
     """
-    decoder_config = read_decoder_config(config.model)
     device = _device(config.device)
     dtype = _compute_dtype(config.dtype, device)
     cache_dtype = dtype if config.kv_cache_dtype == "auto" else _DTYPES.get(config.kv_cache_dtype)
     if config.quantization is not None or cache_dtype is None:
         raise ConfigError("int8 needs the compiled CPU kernels, which this version does not have: remove it")
-    max_model_len = _max_model_len(config, decoder_config)
     if device.type == "cpu":
         torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())
-    make_linear, linear_name = choose_linear(device, dtype)
-    weights = load_weights(config.model, decoder_config, make_linear, dtype=dtype, device=device)
+    model = _load_model(config, dtype, device)
+    max_model_len = _max_model_len(config, model)
     num_blocks = decide_num_blocks(
         config,
-        bytes_per_block=block_bytes(decoder_config, config.block_size, cache_dtype.itemsize),
+        bytes_per_block=block_bytes(
+            len(model.windows), config.block_size, model.num_kv_heads * model.head_dim * cache_dtype.itemsize
+        ),
         max_model_len=max_model_len,
         free_bytes=free_memory_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0],
         is_cpu=device.type == "cpu",
     )
-    shape = CacheShape(
-        num_blocks, config.block_size, decoder_config.num_kv_heads, decoder_config.head_dim, decoder_config.windows
+    shape = CacheShape(num_blocks, config.block_size, model.num_kv_heads, model.head_dim, model.windows)
+    attention = TorchPagedAttention(
+        shape, compute_dtype=dtype, cache_dtype=cache_dtype, device=device, score_rules=model.score_rules
     )
-    attention = TorchPagedAttention(shape, compute_dtype=dtype, cache_dtype=cache_dtype, device=device)
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    _log.info("%s on %s in %s: %s, torch attention%s", decoder_config.family, device, dtype, linear_name, threads)
+    _log.info("%s on %s in %s, torch attention%s", model.description, device, dtype, threads)
     return TorchRunner(
-        Decoder(decoder_config, weights, attention, max_model_len),
+        model.connect(attention),
         attention,
         num_blocks=num_blocks,
         block_size=config.block_size,
-        vocab_size=decoder_config.vocab_size,
+        vocab_size=model.vocab_size,
         max_model_len=max_model_len,
         device=device,
+    )
+
+
+def _load_model(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """By the native decoder if it implements the model, else through transformers."""
+    try:
+        decoder_config = read_decoder_config(config.model)
+    except UnsupportedModelError as native:
+        # The import takes seconds.
+        from pilot_llm.models.transformers_decoder import load_transformers_model
+
+        _log.info("not for the native decoder, which is the fast one: %s", native)
+        try:
+            return load_transformers_model(config.model, dtype=dtype, device=device, max_model_len=config.max_model_len)
+        except UnsupportedModelError as other:
+            raise UnsupportedModelError(f"{native}. Nor does it run through transformers: {other}") from other
+    return _load_native(config, decoder_config, dtype, device)
+
+
+def _load_native(
+    config: EngineConfig, decoder_config: DecoderConfig, dtype: torch.dtype, device: torch.device
+) -> LoadedModel:
+    max_positions = decoder_config.max_positions
+    num_positions = min(config.max_model_len or max_positions, max_positions)
+    make_linear, linear_name = choose_linear(device, dtype)
+    weights = load_weights(config.model, decoder_config, make_linear, dtype=dtype, device=device)
+    return LoadedModel(
+        description=f"{decoder_config.family} by the native decoder, {linear_name}",
+        vocab_size=decoder_config.vocab_size,
+        num_kv_heads=decoder_config.num_kv_heads,
+        head_dim=decoder_config.head_dim,
+        windows=decoder_config.windows,
+        max_positions=max_positions,
+        limited_by="max_position_embeddings in config.json",
+        connect=lambda attention: Decoder(decoder_config, weights, attention, num_positions),
     )
 
 
@@ -138,11 +174,10 @@ def _compute_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _max_model_len(config: EngineConfig, decoder_config: DecoderConfig) -> int:
-    trained = decoder_config.max_positions
-    if config.max_model_len is not None and config.max_model_len > trained:
+def _max_model_len(config: EngineConfig, model: LoadedModel) -> int:
+    if config.max_model_len is not None and config.max_model_len > model.max_positions:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len}, the model was made for {trained} positions "
-            "(max_position_embeddings in config.json)"
+            f"max_model_len is {config.max_model_len}, the model was made for {model.max_positions} positions "
+            f"({model.limited_by})"
         )
-    return config.max_model_len or trained
+    return config.max_model_len or model.max_positions

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from pilot_llm.attention.scores import ScoreRule, attention_by_rule
 from pilot_llm.batch import Batch, Int64Array
 
 # A decode joins a group if it has at least this part of the longest one's blocks.
@@ -68,9 +69,17 @@ class TorchPagedAttention:
     """See the module; `PagedAttention` in any dtype, on any device."""
 
     def __init__(
-        self, shape: CacheShape, *, compute_dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
+        self,
+        shape: CacheShape,
+        *,
+        compute_dtype: torch.dtype,
+        cache_dtype: torch.dtype,
+        device: torch.device,
+        score_rules: Sequence[ScoreRule | None] = (),
     ) -> None:
+        """`score_rules`: one per layer, or none at all."""
         self._shape = shape
+        self._score_rules = score_rules or (None,) * len(shape.windows)
         self._compute_dtype = compute_dtype
         self._cache_dtype = cache_dtype
         self._device = device
@@ -97,11 +106,12 @@ class TorchPagedAttention:
         for side, new in enumerate((key, value)):
             cache[side].flatten(0, 1).index_copy_(0, self._step.slots, new.to(self._cache_dtype))
         groups, chunks = self._step.work_by_window[self._shape.windows[layer]]
+        rule = self._score_rules[layer]
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for group in groups:
-            output.index_copy_(0, group.rows, self._decode(cache, query, group))
+            output.index_copy_(0, group.rows, self._decode(cache, query, group, rule))
         for chunk in chunks:
-            output[chunk.first_row : chunk.end_row] = self._chunk(cache, query, key, value, chunk)
+            output[chunk.first_row : chunk.end_row] = self._chunk(cache, query, key, value, chunk, rule)
         return output.flatten(1)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -111,7 +121,9 @@ class TorchPagedAttention:
         for cache in self._layers:
             cache.index_copy_(1, destinations, cache.index_select(1, sources))
 
-    def _decode(self, cache: torch.Tensor, query: torch.Tensor, group: _DecodeGroup) -> torch.Tensor:
+    def _decode(
+        self, cache: torch.Tensor, query: torch.Tensor, group: _DecodeGroup, rule: ScoreRule | None
+    ) -> torch.Tensor:
         num_rows, (num_kv_heads, head_dim) = len(group.rows), cache.shape[-2:]
         keys, values = (
             side.index_select(0, group.blocks)
@@ -121,12 +133,21 @@ class TorchPagedAttention:
             for side in cache
         )
         by_kv_head = query.index_select(0, group.rows).view(num_rows, num_kv_heads, -1, head_dim)
-        return scaled_dot_product_attention(by_kv_head, keys, values, attn_mask=group.mask).reshape(
-            num_rows, -1, head_dim
-        )
+        if rule is None:
+            mixed = scaled_dot_product_attention(by_kv_head, keys, values, attn_mask=group.mask)
+        else:
+            sinks = None if rule.sinks is None else rule.sinks.view(num_kv_heads, -1, 1)
+            mixed = attention_by_rule(by_kv_head, keys, values, mask=group.mask, softcap=rule.softcap, sinks=sinks)
+        return mixed.reshape(num_rows, -1, head_dim)
 
     def _chunk(
-        self, cache: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, chunk: _Chunk
+        self,
+        cache: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        chunk: _Chunk,
+        rule: ScoreRule | None,
     ) -> torch.Tensor:
         rows = slice(chunk.first_row, chunk.end_row)
         if chunk.blocks is None:
@@ -138,7 +159,13 @@ class TorchPagedAttention:
         # [kv head, query head of it, token, element]; expand copies nothing.
         queries = query[rows].reshape(-1, num_kv_heads, num_shared, head_dim).permute(1, 2, 0, 3)
         keys, values = (side.permute(1, 0, 2).unsqueeze(1).expand(-1, num_shared, -1, -1) for side in (keys, values))
-        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=chunk.mask, is_causal=chunk.mask is None)
+        if rule is None:
+            mixed = scaled_dot_product_attention(
+                queries, keys, values, attn_mask=chunk.mask, is_causal=chunk.mask is None
+            )
+        else:
+            sinks = None if rule.sinks is None else rule.sinks.view(num_kv_heads, -1, 1, 1)
+            mixed = attention_by_rule(queries, keys, values, mask=chunk.mask, softcap=rule.softcap, sinks=sinks)
         return mixed.permute(2, 0, 1, 3).reshape(-1, query.shape[1], head_dim)
 
     def _begun_blocks(self, batch: Batch) -> torch.Tensor | None:

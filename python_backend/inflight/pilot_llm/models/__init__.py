@@ -1,1 +1,1 @@
-"""The native decoder for the Llama family, and the reading of its Hugging Face configuration."""
+"""The native decoder for the Llama family with the reading of its configuration, and transformers for other models."""

@@ -192,24 +192,30 @@ def parse_decoder_config(fields: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
+def unknown_fields(fields: Mapping[str, Any]) -> list[str]:
+    """Names in config.json that the native decoder knows nothing of; none for a family that it does not run."""
+    family = _FAMILIES.get(str(fields.get("model_type")))
+    if family is None:
+        return []
+    known = _COMMON_FIELDS | family.fields | _HARMLESS_FIELDS | _FIXED_FIELDS.keys()
+    return [name for name, value in fields.items() if value is not None and name not in known]
+
+
 def _refuse_unknown(fields: Mapping[str, Any], family: _Family) -> None:
     architectures = fields.get("architectures")
     if architectures is not None and architectures != [family.architecture]:
         raise UnsupportedModelError(f"architectures is {architectures}, supported is [{family.architecture!r}]")
     if fields.get("quantization_config") is not None:
         raise UnsupportedModelError("quantization_config is set: quantised checkpoints are not supported")
-    handled = _COMMON_FIELDS | family.fields | _HARMLESS_FIELDS
-    for name, value in fields.items():
-        if value is None or name in handled:
-            continue
-        if name in _FIXED_FIELDS:
-            if value != _FIXED_FIELDS[name]:
-                raise UnsupportedModelError(f"{name} is {value!r}, implemented is only {_FIXED_FIELDS[name]!r}")
-        else:
-            raise UnsupportedModelError(
-                f"field {name!r} ({value!r}) is not implemented. If it does not change what the model computes, "
-                "remove it from config.json"
-            )
+    for name, implemented in _FIXED_FIELDS.items():
+        value = fields.get(name)
+        if value is not None and value != implemented:
+            raise UnsupportedModelError(f"{name} is {value!r}, implemented is only {implemented!r}")
+    for name in unknown_fields(fields):
+        raise UnsupportedModelError(
+            f"field {name!r} ({fields[name]!r}) is not implemented. If it does not change what the model computes, "
+            "remove it from config.json"
+        )
 
 
 def _count(values: Mapping[str, Any], name: str) -> int:

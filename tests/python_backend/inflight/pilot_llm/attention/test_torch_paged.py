@@ -4,24 +4,33 @@ import numpy as np
 import pytest
 import torch
 
+from pilot_llm.attention.scores import ScoreRule
 from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
 from pilot_llm.batch import SequenceStep, build_batch
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 8
+NO_RULE = ScoreRule()
 
 
-def make_attention(block_size: int, num_blocks: int, window: int | None = None) -> TorchPagedAttention:
+def make_attention(
+    block_size: int, num_blocks: int, window: int | None = None, rule: ScoreRule | None = None
+) -> TorchPagedAttention:
     shape = CacheShape(num_blocks, block_size, KV_HEADS, HEAD_DIM, (window,))
     return TorchPagedAttention(
-        shape, compute_dtype=torch.float32, cache_dtype=torch.float32, device=torch.device("cpu")
+        shape,
+        compute_dtype=torch.float32,
+        cache_dtype=torch.float32,
+        device=torch.device("cpu"),
+        score_rules=() if rule is None else (rule,),
     )
 
 
 class Oracle:
     """One sequence: all its keys and values, and attention as the formula says, one query head at a time."""
 
-    def __init__(self, blocks: list[int], window: int | None) -> None:
+    def __init__(self, blocks: list[int], window: int | None, rule: ScoreRule = NO_RULE) -> None:
         self.blocks = blocks
+        self._rule = rule
         self.keys = np.zeros((0, KV_HEADS, HEAD_DIM), np.float32)
         self.values = np.zeros((0, KV_HEADS, HEAD_DIM), np.float32)
         self._window = window
@@ -35,8 +44,13 @@ class Oracle:
             for head in range(HEADS):
                 kv_head = head * KV_HEADS // HEADS
                 scores = self.keys[first : position + 1, kv_head] @ query[row, head] / np.sqrt(HEAD_DIM)
-                weights = np.exp(scores - scores.max())
-                output[row, head] = weights / weights.sum() @ self.values[first : position + 1, kv_head]
+                if self._rule.softcap is not None:
+                    scores = np.tanh(scores / self._rule.softcap) * self._rule.softcap
+                weights = np.exp(scores)
+                total = weights.sum()
+                if self._rule.sinks is not None:
+                    total += np.exp(self._rule.sinks[head].item())
+                output[row, head] = weights / total @ self.values[first : position + 1, kv_head]
         return output
 
 
@@ -60,14 +74,21 @@ def run(
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("window", [None, 1, 5, 16])
-def test_mixed_steps_agree_with_the_formula(block_size: int, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("window", "rule"),
+    [
+        *((window, None) for window in (None, 1, 5, 16)),
+        (None, ScoreRule(softcap=0.7)),
+        (5, ScoreRule(sinks=torch.linspace(-1, 2, HEADS))),
+    ],
+)
+def test_mixed_steps_agree_with_the_formula(block_size: int, window: int | None, rule: ScoreRule | None) -> None:
     random = np.random.default_rng(block_size)
     max_tokens, num_sequences = 96, 6
     blocks_each = max_tokens // block_size
-    attention = make_attention(block_size, num_sequences * blocks_each, window)
+    attention = make_attention(block_size, num_sequences * blocks_each, window, rule)
     blocks = random.permutation(num_sequences * blocks_each).reshape(num_sequences, blocks_each).tolist()
-    oracles = [Oracle(owned, window) for owned in blocks]
+    oracles = [Oracle(owned, window, rule or NO_RULE) for owned in blocks]
     for _ in range(12):
         work = [
             (oracle, int(random.choice([1, 1, 1, 2, 7, 17])))
