@@ -1,9 +1,11 @@
 """Locks that remember: who took what while holding what, and for how much work.
 
 `LockRecorder.make_lock` is an engine's lock factory. `forbid_while_held` wraps what must never happen under a lock.
-Held time is the thread's own CPU time: on a busy machine a thread may be put to sleep at any instruction.
+Held time is the thread's own CPU time: on a busy machine a thread may be put to sleep at any instruction. Nor does it
+count what Python's garbage collector takes, which may set in at any instruction too.
 """
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +22,23 @@ class LockRecorder:
         self.num_taken = 0
         self.problems: list[str] = []
         self._mine = threading.local()
+        gc.callbacks.append(self._on_collection)
+
+    def close(self) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._mine.collecting_since_s = time.thread_time()
+        else:
+            took_s = time.thread_time() - self._mine.collecting_since_s
+            self._mine.collected_s = getattr(self._mine, "collected_s", 0.0) + took_s
 
     def make_lock(self, name: str) -> "RecordingLock":
         return RecordingLock(name, self)
 
     def held(self) -> list[tuple[str, float]]:
-        """(name, thread time when taken) of the locks that this thread holds."""
+        """(name, `_worked_s` when taken) of the locks that this thread holds."""
         if not hasattr(self._mine, "held"):
             self._mine.held = []
         held: list[tuple[str, float]] = self._mine.held
@@ -34,17 +47,21 @@ class LockRecorder:
     def took(self, name: str) -> None:
         held = self.held()
         self.edges.update((other, name) for other, _ in held)
-        held.append((name, time.thread_time()))
+        held.append((name, self._worked_s()))
         self.num_taken += 1
 
     def gives(self, name: str) -> None:
         taken, since_s = self.held().pop()
         if taken != name:
             self.problems.append(f"{name} released before {taken}")
-        held_s = time.thread_time() - since_s
+        held_s = self._worked_s() - since_s
         self.longest_held_s[name] = max(held_s, self.longest_held_s.get(name, 0.0))
         if held_s > self.max_held_s:
             self.problems.append(f"{name} was held for {held_s * 1000:.2f} ms of work")
+
+    def _worked_s(self) -> float:
+        """CPU time of this thread, without collections."""
+        return time.thread_time() - float(getattr(self._mine, "collected_s", 0.0))
 
     def check_nothing_held(self, doing: str) -> None:
         if self.held():

@@ -1,6 +1,6 @@
 """Loads, reloads, deaths and unloads of a language model in a real server: readiness tells the truth all the while.
 
-The tests share a server and run in this order: each leaves the model loaded and well.
+The tests share a server: each leaves the model loaded and well.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(repository: Path) -> Any:
     from pilot_server.embedded import start_embedded
 
-    server = start_embedded(repository, load=(), log_file=repository / "server.log")
+    server = start_embedded(repository, log_file=repository / "server.log")
     yield server
     server.stop(drain_s=0.0)
 
@@ -59,6 +59,7 @@ def oracle(server: RunningServer) -> str:
 
 
 def test_not_ready_before_ready_after_the_load(server: RunningServer) -> None:
+    unload(server.grpc_url, "tiny")
     assert not is_ready(server)
     load(server.grpc_url, "tiny")
     assert is_ready(server)

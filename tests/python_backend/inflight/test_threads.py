@@ -40,6 +40,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[LockRecorder]:
         monkeypatch.setattr(owner, method, getattr(owner, method))  # is undone at the end, with what wraps it
         recorder.forbid_while_held(owner, method)
     yield recorder
+    recorder.close()
     assert recorder.problems == []
     assert recorder.cycle() is None
     assert recorder.edges == set(), "every lock is a leaf: none is taken while another is held"
@@ -153,6 +154,7 @@ def test_many_rounds_of_moody_clients(recorder: LockRecorder) -> None:
 def test_recorder_notices_a_cycle_a_long_hold_and_a_send_under_a_lock() -> None:
     """The instrument itself: it must be able to fail."""
     recorder = LockRecorder()
+    recorder.close()  # nobody needs to be told of collections
     one, two = recorder.make_lock("one"), recorder.make_lock("two")
     with one, two:
         pass
