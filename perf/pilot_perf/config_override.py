@@ -55,6 +55,8 @@ def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
     for name in ENGINE_KNOBS:
         if (value := getattr(knobs, name)) is not None:
             _set_engine_argument(result, name, value)
+    if knobs.max_queue_size is not None or knobs.queue_timeout_us is not None:
+        _set_queue_policy(result, knobs)
     return result
 
 
@@ -91,6 +93,20 @@ def _set_preferred_batch(config: ModelConfig, size: int) -> None:
     if size > config.max_batch_size:
         raise KnobError(f"{config.name}: a preferred batch of {size} is above the largest, {config.max_batch_size}")
     config.dynamic_batching.preferred_batch_size[:] = [size]
+
+
+def _set_queue_policy(config: ModelConfig, knobs: Knobs) -> None:
+    """Replaces the policy that was there. The policy is the dynamic batcher's, which also takes batches of 1."""
+    if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling") or config.max_batch_size < 1:
+        raise KnobError(f"{config.name}: only the dynamic batcher has a queue policy, and this model cannot have one")
+    if config.model_transaction_policy.decoupled:
+        raise KnobError(f"{config.name}: its requests wait inside the model, not in the dynamic batcher's queue")
+    policy = config.dynamic_batching.default_queue_policy
+    policy.Clear()
+    policy.timeout_action = policy.REJECT
+    policy.max_queue_size = knobs.max_queue_size or 0
+    policy.default_timeout_microseconds = knobs.queue_timeout_us or 0
+    # allow_timeout_override stays off: a client could lengthen its own wait beyond the budget.
 
 
 def _set_engine_argument(config: ModelConfig, name: str, value: int) -> None:

@@ -26,6 +26,10 @@ class Knobs:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
+    # The queue's policy, which protects what was tuned (queue_policy.py); no search moves it. A request that finds so
+    # many waiting is refused, and so is one that has waited so long.
+    max_queue_size: int | None = None
+    queue_timeout_us: int | None = None
     # Of an ensemble: the knobs of its members, by name, each member at most once and in the order of names.
     members: tuple[tuple[str, "Knobs"], ...] = ()
 
@@ -41,6 +45,8 @@ class Knobs:
             ("max seqs ", self.max_num_seqs),
             ("max batched tokens ", self.max_num_batched_tokens),
             ("block size ", self.block_size),
+            ("queue at most ", self.max_queue_size),
+            ("queue timeout us ", self.queue_timeout_us),
         )
         own = [f"{name}{value}" for name, value in named if value is not None]
         return ", ".join([*own, *(f"{name} ({knobs})" for name, knobs in self.members)]) or "untuned"

@@ -90,6 +90,8 @@ class Figures:
     # Of an open loop: the rate that was asked for, and the share of requests that the client could not send in time.
     asked_rate_per_s: float | None = None
     late_sends: float | None = None
+    # Of an overload: how long requests took that were refused, by statistic; `error_rate` is their share.
+    refused_ms: dict[str, float] | None = None
 
     def value(self, measure: str, statistic: str | None = None) -> float | None:
         """The number that a budget on `measure` (of TIMES or SCALARS) talks about; None where it was not measured."""
