@@ -61,6 +61,8 @@ ACCELERATORS = {
 }
 # Models of this project whose files are made by a command.
 EXPORT_COMMANDS = {
+    "crepe": "tritonpilot export model crepe",
+    "efficientnet": "tritonpilot export model efficientnet",
     "minilm": "tritonpilot export model minilm",
     "smollm2": "tritonpilot export llm smollm2",
 }

@@ -32,10 +32,11 @@ def _asker(model: str, server: "RunningServer", protocol: Protocol) -> Callable[
 
 def _answer(spec: "ExportSpec", ask: Callable[[Arrays], dict[str, Any]]) -> str:
     """In the sample's own words where it has some, else the outputs for a few sample rows."""
-    if spec.source == "minilm":
-        from pilot_export.samples.nearest import show_answer as nearest
+    from pilot_export.samples.answers import answerer
+    from pilot_export.spec import SAMPLES
 
-        return nearest(ask)
+    if spec.source in SAMPLES and (sample := answerer(spec.name)) is not None:
+        return sample.as_text(sample.answer(ask, ()))
     rows = {name: array[: min(_NUM_ROWS, spec.max_batch_size)] for name, array in spec.samples.items()}
     lines = []
     for name, output in ask(rows).items():

@@ -10,6 +10,7 @@ from pilot_cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from pilot_client.address import Protocol
+    from pilot_client.infer import Arrays
 
 MAX_SHOWN_VALUES = 8
 
@@ -34,6 +35,13 @@ MAX_SHOWN_VALUES = 8
     show_default=True,
     metavar="S",
 )
+@click.option(
+    "--classes",
+    "num_classes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Of each output the N largest values of each row, as VALUE:INDEX:LABEL (Triton's classification extension).",
+)
 @json_option
 def command(
     model: str,
@@ -42,12 +50,16 @@ def command(
     url: str | None,
     protocol: "Protocol",
     timeout_s: float,
+    num_classes: int | None,
     as_json: bool,
 ) -> None:
     """Send one request to MODEL and print the answer.
 
     \b
     tritonpilot infer minilm "Where is my parcel?"        the nearest of a few sentences
+    tritonpilot infer efficientnet photo.jpg              what is in it
+    tritonpilot infer crepe 440 voice.wav                 the pitch of a tone, of a recording
+    tritonpilot infer minilm_text "One." "Another."       TEXT to a model of one text input
     tritonpilot infer MODEL --input x='[[1.0, 2.0]]'      tensors as JSON
     tritonpilot infer MODEL --input @batch.npz            tensors from a file
 
@@ -55,40 +67,25 @@ def command(
     """
     from pilot_client import infer as client
     from pilot_client.address import resolve_url
-    from pilot_client.tensors import from_arguments
+    from pilot_client.tensors import from_arguments, from_text
+    from pilot_export.samples.answers import answerer
 
     if text and inputs:
         raise click.UsageError("give TEXT or --input, not both")
     address = resolve_url(url, protocol)
-    if text or (model == "minilm" and not inputs):
-        _nearest(model, text, address, protocol, timeout_s, as_json)
+
+    def ask(arrays: "Arrays") -> "Mapping[str, Any]":
+        return client.infer(address, model, arrays, protocol=protocol, timeout_s=timeout_s, num_classes=num_classes)
+
+    if not inputs and num_classes is None and (sample := answerer(model)) is not None:
+        answers = sample.answer(ask, text)
+        if as_json:
+            print_json(answers)
+        else:
+            click.echo(sample.as_text(answers))
         return
     metadata = client.metadata(address, model, protocol=protocol, timeout_s=timeout_s)
-    arrays = from_arguments(inputs, metadata)
-    _print(client.infer(address, model, arrays, protocol=protocol, timeout_s=timeout_s), as_json)
-
-
-def _nearest(
-    model: str, text: tuple[str, ...], address: str, protocol: "Protocol", timeout_s: float, as_json: bool
-) -> None:
-    """The sample's answer to TEXT, or to its own queries."""
-    from pilot_client.infer import infer
-    from pilot_export.samples import minilm, nearest
-
-    if model != minilm.NAME:
-        raise click.UsageError(f"TEXT is for the sample {minilm.NAME}; give the tensors of {model} with --input")
-    found = nearest.nearest_sentences(
-        lambda batch: infer(address, model, batch, protocol=protocol, timeout_s=timeout_s), text or nearest.QUERIES
-    )
-    if as_json:
-        print_json(
-            [
-                {"query": f.query, "nearest": [{"similarity": value, "sentence": s} for value, s in f.sentences]}
-                for f in found
-            ]
-        )
-    else:
-        click.echo(nearest.as_text(found))
+    _print(ask(from_text(text, metadata) if text else from_arguments(inputs, metadata)), as_json)
 
 
 def _print(outputs: Mapping[str, Any], as_json: bool) -> None:

@@ -22,9 +22,18 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 def infer(
-    url: str, model: str, inputs: Arrays, *, protocol: Protocol = "grpc", timeout_s: float = 30.0
+    url: str,
+    model: str,
+    inputs: Arrays,
+    *,
+    protocol: Protocol = "grpc",
+    timeout_s: float = 30.0,
+    num_classes: int | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Send `inputs` by name and return every output by name. Strings are arrays of str, bytes or objects.
+
+    Args:
+        num_classes: instead of its values, of each row of each output the largest ones as b"value:index:label".
 
     Raises:
         BadRequestError: a wrong name, type or shape; names the model's real inputs.
@@ -33,7 +42,8 @@ def infer(
     arrays = {name: _as_sendable(name, array) for name, array in inputs.items()}
     send = _infer_grpc if protocol == "grpc" else _infer_http
     try:
-        return send(url, model, arrays, timeout_s)
+        outputs = [] if num_classes is None else metadata(url, model, protocol=protocol, timeout_s=timeout_s).outputs
+        return send(url, model, arrays, timeout_s, {output.name: num_classes or 0 for output in outputs})
     except BadRequestError as error:
         raise BadRequestError(f"{error}{_real_inputs(url, model, protocol, timeout_s)}") from error
 
@@ -60,16 +70,25 @@ def _as_sendable(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     return array
 
 
-def _infer_grpc(url: str, model: str, arrays: Arrays, timeout_s: float) -> dict[str, np.ndarray[Any, Any]]:
+def _infer_grpc(
+    url: str, model: str, arrays: Arrays, timeout_s: float, classes: Mapping[str, int]
+) -> dict[str, np.ndarray[Any, Any]]:
+    wanted = [tritonclient.grpc.InferRequestedOutput(name, count) for name, count in classes.items()] or None
     with grpc_connection(url) as connection:
-        result = connection.infer(model, _tensors(tritonclient.grpc.InferInput, arrays), client_timeout=timeout_s)
+        result = connection.infer(
+            model, _tensors(tritonclient.grpc.InferInput, arrays), outputs=wanted, client_timeout=timeout_s
+        )
         return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
 
 
-def _infer_http(url: str, model: str, arrays: Arrays, timeout_s: float) -> dict[str, np.ndarray[Any, Any]]:
+def _infer_http(
+    url: str, model: str, arrays: Arrays, timeout_s: float, classes: Mapping[str, int]
+) -> dict[str, np.ndarray[Any, Any]]:
+    requested = tritonclient.http.InferRequestedOutput
+    wanted = [requested(name, class_count=count) for name, count in classes.items()] or None
     # The connection's own timeout restarts with every packet; this one is for the whole request.
     with http_connection(url, timeout_s) as connection, gevent.Timeout(timeout_s, TimeoutError):
-        result = connection.infer(model, _tensors(tritonclient.http.InferInput, arrays))
+        result = connection.infer(model, _tensors(tritonclient.http.InferInput, arrays), outputs=wanted)
         return {output["name"]: result.as_numpy(output["name"]) for output in result.get_response()["outputs"]}
 
 

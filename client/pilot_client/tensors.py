@@ -33,6 +33,22 @@ def from_arguments(arguments: tuple[str, ...], metadata: ModelMetadata) -> dict[
     return arrays
 
 
+def from_text(texts: tuple[str, ...], metadata: ModelMetadata) -> dict[str, NDArray[Any]]:
+    """`texts` as the rows of the model's only input.
+
+    Raises:
+        BadRequestError: the model does not take one input of text.
+    """
+    if [tensor.datatype for tensor in metadata.inputs] != ["BYTES"]:
+        raise BadRequestError(
+            f"TEXT is for a model of one text input. {metadata.name} takes {'; '.join(map(str, metadata.inputs))}; "
+            "give each as --input NAME=JSON"
+        )
+    (tensor,) = metadata.inputs
+    # [rows, 1] where the model batches, else [rows].
+    return {tensor.name: np.array(texts, dtype=np.str_).reshape(-1, *[1] * (len(tensor.shape) - 1))}
+
+
 def as_array(value: Any, tensor: TensorMetadata) -> NDArray[Any]:
     """`value` (nested lists, or an array) in the tensor's type; a missing batch dimension of 1 is added.
 

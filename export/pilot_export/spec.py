@@ -21,11 +21,17 @@ from pilot_export.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
+    from pilot_export.onnx_original import OnnxOriginal
+
 # One batch: tensors by name, rows along axis 0.
 Batch = Mapping[str, NDArray[Any]]
 
 # The samples that TritonPilot ships: name -> module:function.
-SAMPLES = {"minilm": "pilot_export.samples.minilm:spec"}
+SAMPLES = {
+    "minilm": "pilot_export.samples.minilm:spec",
+    "efficientnet": "pilot_export.samples.efficientnet:spec",
+    "crepe": "pilot_export.samples.crepe:spec",
+}
 DEFAULT_FUNCTION = "spec"
 
 
@@ -71,6 +77,7 @@ class ExportSpec:
     Args:
         name: the model's folder in the repository.
         load_module: gives the module in eval mode; its forward takes the inputs by name, returns a tensor or a tuple.
+            An OnnxOriginal where there is no module but an ONNX file.
         example: one batch of at least 2 rows to trace with (with 1 row the batch axis would be baked in).
         outputs: names of the outputs, in the order of forward's tuple.
         evaluation: batches of real inputs, of several sizes and of several lengths of each free axis.
@@ -91,7 +98,7 @@ class ExportSpec:
     """
 
     name: str
-    load_module: Callable[[], "torch.nn.Module"]
+    load_module: Callable[[], "torch.nn.Module | OnnxOriginal"]
     example: Batch
     outputs: tuple[str, ...]
     evaluation: Sequence[Batch]

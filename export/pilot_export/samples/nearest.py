@@ -66,15 +66,18 @@ def nearest_sentences(
     ]
 
 
-def as_text(found: Sequence[Nearest]) -> str:
+def answer(infer: Infer, words: Sequence[str]) -> list[dict[str, Any]]:
+    """The sentences nearest to each of `words`; without any, to the sample's own queries."""
+    return [
+        {"query": found.query, "nearest": [{"similarity": value, "sentence": text} for value, text in found.sentences]}
+        for found in nearest_sentences(infer, words or QUERIES)
+    ]
+
+
+def as_text(found: Sequence[Mapping[str, Any]]) -> str:
     """A few lines for a terminal."""
     lines = []
-    for nearest in found:
-        lines.append(nearest.query)
-        lines += [f"  {similarity:5.2f}  {sentence}" for similarity, sentence in nearest.sentences]
+    for query in found:
+        lines.append(query["query"])
+        lines += [f"  {near['similarity']:5.2f}  {near['sentence']}" for near in query["nearest"]]
     return "\n".join(lines)
-
-
-def show_answer(infer: Infer) -> str:
-    """The answer to the sample's own queries, as text."""
-    return as_text(nearest_sentences(infer, QUERIES))

@@ -73,7 +73,15 @@ def test_a_wrong_request_is_one_line(infer: Callable[..., Result], arguments: li
     assert "\n" not in str(result.exception)
 
 
-def test_text_is_for_the_sample_alone(infer: Callable[..., Result]) -> None:
+def test_text_goes_to_the_only_text_input_a_row_each(infer: Callable[..., Result]) -> None:
+    assert infer("words", "ü", "b c").output == "Y  object[2, 1]  'ü', 'b c'\n"
+
+
+def test_text_for_a_model_of_numbers_is_refused_with_its_inputs(infer: Callable[..., Result]) -> None:
     result = infer("numbers", "some words")
-    assert result.exit_code == 2
-    assert "TEXT is for the sample minilm" in result.output
+    assert "TEXT is for a model of one text input. numbers takes X FP32 [-1, 2]" in str(result.exception)
+
+
+def test_classes_are_the_largest_values_with_their_places(infer: Callable[..., Result]) -> None:
+    result = infer("numbers", "--input", "X=[[1, 2.5], [4, 3]]", "--classes", "1", "--json")
+    assert [value.split(":")[1] for row in json.loads(result.output)["Y"]["data"] for value in row] == ["1", "0"]

@@ -136,5 +136,5 @@ def test_the_served_answer_can_be_judged(minilm_repository: Path, start_server: 
     config = read(minilm_repository / "minilm")
     config.default_model_filename = "model.int8.onnx"
     repository.load(server.grpc_url, "minilm", config)
-    text = nearest.show_answer(over_grpc)
+    text = nearest.as_text(nearest.answer(over_grpc, ()))
     assert all(sentence in text for sentence in FIRST_OF_EACH_QUERY)
