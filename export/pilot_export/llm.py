@@ -26,10 +26,10 @@ from pilot_base.progress import Say, silent
 from pilot_export.errors import ConvertError, InstallError, SpecError, VerifyError
 from pilot_export.gguf_model import convert_gguf
 from pilot_export.install import install_files
-from pilot_export.llm_verify import MAX_LOGIT_DIFFERENCE, Verification, verify
+from pilot_export.llm_verify import MAX_LOGIT_DIFFERENCE, Verification, require_loadable, verify
 from pilot_llm.checkpoint import Checkpoint
 from pilot_llm.errors import LlmError
-from pilot_llm.models.decoder_config import read_decoder_config, supported_families
+from pilot_llm.models.decoder_config import UnsupportedModelError, read_decoder_config
 from pilot_llm.tokenizer import HfTokenizer
 
 
@@ -98,24 +98,29 @@ def export_llm(
         raise SpecError(f"{model!r} cannot be a model's name: letters, digits, '_', '-' and '.' make one; use --name")
     with _model_folder(source, repository, link, say) as folder:
         say(f"Checking {folder}" if link else "Checking the model")
-        family, tokenizer, weights = _check(folder)
+        checked = _check(folder)
+        if not checked.is_native:
+            say(f"{checked.family} is none of the native decoder's families: it will run through transformers, slower")
         verification = None
         if is_verified:
             say("Comparing logits with transformers")
-            verification = verify(folder, tokenizer)
+            verification = verify(folder, checked.tokenizer)
             if not verification.passes:
                 raise VerifyError(_difference(verification))
+        elif not checked.is_native:
+            say("Loading the model, which alone shows whether it can be served")
+            require_loadable(folder)
         export = LlmExport(
             model=model,
             folder=repository / model,
             source=source,
-            family=family,
-            weights_sha256=_sha256(weights),
-            weights_bytes=sum(path.stat().st_size for path in weights),
+            family=checked.family,
+            weights_sha256=_sha256(checked.weights),
+            weights_bytes=sum(path.stat().st_size for path in checked.weights),
             verification=verification,
         )
         say(f"Installing {export.folder}")
-        _install(export, folder, weights, link)
+        _install(export, folder, checked.weights, link)
     return export
 
 
@@ -145,21 +150,47 @@ def _model_folder(source: str, repository: Path, link: bool, say: Say) -> Iterat
         raise ConvertError(f"no room for the converted model in {repository.parent}: {error}") from error
 
 
-def _check(folder: Path) -> tuple[str, HfTokenizer, list[Path]]:
-    """The model's family, its tokenizer, and its weight files."""
+@dataclass(frozen=True)
+class _Checked:
+    """What config.json, the tokenizer and the headers of the weight files say; no weight has been read."""
+
+    family: str
+    is_native: bool
+    tokenizer: HfTokenizer
+    weights: list[Path]
+
+
+def _check(folder: Path) -> _Checked:
     try:
-        config = read_decoder_config(folder)
+        family, vocab_size, is_native = _family(folder)
         tokenizer = HfTokenizer.from_folder(folder)
         Checkpoint(folder)
     except LlmError as error:
-        raise SpecError(f"{error} (supported families: {', '.join(supported_families())})") from error
-    if tokenizer.vocab_size > config.vocab_size:
+        raise SpecError(str(error)) from error
+    if tokenizer.vocab_size > vocab_size:
         raise SpecError(
-            f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens, the model {config.vocab_size}: "
+            f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens, the model {vocab_size}: "
             "they do not belong together"
         )
     single = folder / "model.safetensors"
-    return config.family, tokenizer, [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
+    weights = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
+    return _Checked(family, is_native, tokenizer, weights)
+
+
+def _family(folder: Path) -> tuple[str, int, bool]:
+    """Name, size of the vocabulary, and whether the native decoder runs it."""
+    try:
+        config = read_decoder_config(folder)
+    except UnsupportedModelError as native:
+        # The import takes seconds.
+        from pilot_llm.models.transformers_decoder import read_transformers_config
+
+        try:
+            other = read_transformers_config(folder)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{native}. Nor does it run through transformers: {error}") from error
+        return other.model_type, other.get_text_config().vocab_size, False
+    return config.family, config.vocab_size, True
 
 
 def _difference(verification: Verification) -> str:

@@ -10,7 +10,7 @@ from pilot_export.errors import VerifyError
 from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import LlmError
-from pilot_llm.runner import load_runner
+from pilot_llm.runner import Runner, load_runner
 from pilot_llm.tokenizer import Tokenizer
 
 PROMPTS = (
@@ -19,6 +19,8 @@ PROMPTS = (
     "Once upon a time, in a small village by the sea, there lived an old man who mended nets. Every morning he",
     "Water boils at 100 degrees Celsius at sea level. On a mountain 3,000 m high it boils earlier, because the air",
 )
+
+_BLOCK_SIZE = 16
 
 MAX_LOGIT_DIFFERENCE = 0.01
 TIE = 1e-3
@@ -59,28 +61,39 @@ def verify(folder: Path, tokenizer: Tokenizer) -> Verification:
     )
 
 
-def _our_logits(folder: Path, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
-    block_size, longest = 16, max(len(prompt) for prompt in prompts)
-    blocks_each = -(-longest // block_size)
+def require_loadable(folder: Path) -> None:
+    """
+    Raises:
+        VerifyError: the backend refuses the model.
+    """
+    _load(folder, blocks_each=1, num_prompts=1)
+
+
+def _load(folder: Path, *, blocks_each: int, num_prompts: int) -> Runner:
     try:
-        runner = load_runner(
+        return load_runner(
             EngineConfig(
                 model=folder,
                 tokenizer=folder,
                 device="cpu",
                 dtype="float32",
-                block_size=block_size,
-                max_model_len=blocks_each * block_size,
-                num_gpu_blocks_override=blocks_each * len(prompts),
+                block_size=_BLOCK_SIZE,
+                max_model_len=blocks_each * _BLOCK_SIZE,
+                num_gpu_blocks_override=blocks_each * num_prompts,
             )
         )
     except LlmError as error:
         raise VerifyError(str(error)) from error
+
+
+def _our_logits(folder: Path, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+    blocks_each = -(-max(len(prompt) for prompt in prompts) // _BLOCK_SIZE)
+    runner = _load(folder, blocks_each=blocks_each, num_prompts=len(prompts))
     steps = [
         SequenceStep(prompt, 0, range(index * blocks_each, (index + 1) * blocks_each), range(len(prompt)))
         for index, prompt in enumerate(prompts)
     ]
-    return runner.forward(build_batch(steps, block_size))
+    return runner.forward(build_batch(steps, _BLOCK_SIZE))
 
 
 @torch.inference_mode()

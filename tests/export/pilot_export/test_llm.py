@@ -15,7 +15,7 @@ from pilot_export import llm_verify
 from pilot_export.errors import ExportError
 from pilot_export.llm import export_llm
 from pilot_llm.tokenizer import HfTokenizer
-from pilot_testing.hf_models import load, make_model
+from pilot_testing.hf_models import load, make_model, save_random
 from pilot_testing.tiny_llm import BEGIN_ID, END_ID, make_model_folder
 
 HEADS, KV_HEADS = 4, 2
@@ -58,6 +58,36 @@ def test_folder_is_checked_against_transformers_and_installed_whole(folder: Path
     assert json.loads((installed / "1" / "model.json").read_text()) == {"model": "."}
     assert json.loads((installed / "1" / "export.json").read_text())["weights_sha256"] == export.weights_sha256
     load(installed / "1", num_gpu_blocks_override=2)
+
+
+def other_family(folder: Path, model_type: str) -> Path:
+    """A random model of another family than Llama's, with our byte tokenizer."""
+    make_model_folder(folder)
+    vocab_size = HfTokenizer.from_folder(folder).vocab_size
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256}
+    save_random(folder, model_type, {"vocab_size": vocab_size, **sizes})
+    return folder
+
+
+def test_model_of_another_family_is_checked_and_installed_to_run_through_transformers(
+    tmp_path: Path, repository: Path
+) -> None:
+    folder = other_family(tmp_path / "neox", "gpt_neox")
+    said: list[str] = []
+    export = export_llm(str(folder), repository, say=said.append)
+    assert export.family == "gpt_neox"
+    assert export.verification is not None
+    assert export.verification.max_logit_difference < 1e-3
+    assert any("it will run through transformers" in line for line in said)
+    load(repository / "neox" / "1", num_gpu_blocks_override=2)
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+def test_model_whose_attention_cannot_be_paged_is_refused(tmp_path: Path, repository: Path, is_verified: bool) -> None:
+    folder = other_family(tmp_path / "falcon", "falcon")
+    with pytest.raises(ExportError, match="does not go through transformers' AttentionInterface"):
+        export_llm(str(folder), repository, is_verified=is_verified)
+    assert not repository.exists()
 
 
 def test_settings_and_configuration_of_the_user_stay(folder: Path, repository: Path) -> None:
