@@ -58,7 +58,6 @@ class Engine:
         runner: Runner,
         tokenizer: Tokenizer,
         *,
-        metrics: EngineMetrics | None = None,
         on_dead: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         make_lock: LockFactory = plain_lock,
@@ -66,7 +65,6 @@ class Engine:
     ) -> None:
         inflight = config.inflight
         self.config = config
-        self.metrics = metrics or EngineMetrics(make_lock)
         self._tokenizer = tokenizer
         self._on_dead = on_dead
         self._clock = clock
@@ -85,6 +83,7 @@ class Engine:
             vocab_size=min(tokenizer.vocab_size, runner.vocab_size),
         )
         self._waiting_room = WaitingRoom(inflight.max_queue_size, config.max_num_seqs, make_lock)
+        self.metrics = EngineMetrics(make_lock, lambda: len(self._waiting_room))
         self._to_tokenise: Mailbox[ResponseStream] = Mailbox("to tokenise", make_lock)
         self._commands: Mailbox[Command] = Mailbox("commands", make_lock)
         self._responder = Responder(

@@ -1,7 +1,8 @@
 """What the engine counts, under vLLM's metric names and with vLLM's meaning.
 
     vllm:num_requests_running                gauge      requests in the running batch
-    vllm:num_requests_waiting                gauge      accepted requests that do not run
+    vllm:num_requests_waiting                gauge      accepted requests that do not run: being tokenised, in the
+                                                        queue, or preempted
     vllm:kv_cache_usage_perc                 gauge      held KV blocks / all, 0..1
     vllm:prefix_cache_queries_total          counter    prompt tokens looked up in the prefix cache
     vllm:prefix_cache_hits_total             counter    of these: found
@@ -23,11 +24,12 @@
 All times are of one monotonic clock. Exporting costs far more than counting (some 20 us a value in Triton), so nobody
 exports here: an exporter takes a `snapshot` once or twice a second.
 
-Shared: all values, under `_lock`. The engine thread writes once a step, a responder thread once a request.
+Shared: all values, under `_lock`. The engine thread writes once a step, a responder thread once a request. Who has
+not started yet is known to the waiting room, which is asked for each snapshot.
 """
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pilot_llm.mailbox import LockFactory, plain_lock
@@ -115,8 +117,10 @@ Observation = tuple[str, float, int]
 class EngineMetrics:
     """Counts for one engine."""
 
-    def __init__(self, make_lock: LockFactory = plain_lock) -> None:
+    def __init__(self, make_lock: LockFactory = plain_lock, num_not_started: Callable[[], int] = lambda: 0) -> None:
+        """`num_not_started`: accepted requests that have not run yet; asked by whoever takes a snapshot."""
         self._lock = make_lock("metrics")
+        self._num_not_started = num_not_started
         self._counters = dict.fromkeys(COUNTERS, 0)
         self._finished = dict.fromkeys(FINISHED_REASON.values(), 0)
         self._gauges = dict.fromkeys(GAUGES, 0.0)
@@ -140,12 +144,14 @@ class EngineMetrics:
 
     def snapshot(self) -> MetricsSnapshot:
         """By anybody."""
+        num_not_started = self._num_not_started()
         with self._lock:
             counters, finished, gauges = dict(self._counters), dict(self._finished), dict(self._gauges)
             histograms = {
                 name: HistogramValues(histogram.bounds, tuple(histogram.counts), histogram.sum)
                 for name, histogram in self._histograms.items()
             }
+        gauges["vllm:num_requests_waiting"] += num_not_started
         return MetricsSnapshot(counters, finished, gauges, histograms)
 
     def _observe(self, observations: Sequence[Observation]) -> None:

@@ -101,6 +101,7 @@ class Scheduler:
         self._hash_block = hash_block
         self._groups: dict[int, RequestGroup] = {}
         self._waiting = WaitingQueue()
+        self._num_not_started = 0  # of the waiting ones
         self._running: list[LiveSequence] = []  # best rank first
         self.num_prefix_query_tokens = 0
         self.num_prefix_hit_tokens = 0
@@ -111,8 +112,9 @@ class Scheduler:
         return len(self._running)
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+    def num_waiting_again(self) -> int:
+        """Sequences that wait although their request has started: preempted ones, and forks without a place."""
+        return len(self._waiting) - self._num_not_started
 
     @property
     def has_work(self) -> bool:
@@ -129,6 +131,7 @@ class Scheduler:
     def add(self, group: RequestGroup) -> None:
         """A request that `SequenceLimits` has let through joins the queue."""
         self._groups[group.ticket] = group
+        self._num_not_started += 1
         self._waiting.push(first_sequence(group, self._block_size, self._hash_block))
 
     def abort(self, ticket: int) -> RequestGroup | None:
@@ -136,6 +139,8 @@ class Scheduler:
         group = self._groups.pop(ticket, None)
         if group is None:
             return None
+        if group.first_scheduled_s is None:
+            self._num_not_started -= 1
         for sequence in group.sequences:
             if sequence.place is Place.WAITING:
                 self._waiting.remove(sequence)
@@ -290,6 +295,7 @@ class Scheduler:
         group = sequence.group
         group.num_cached_tokens = sequence.num_computed
         group.first_scheduled_s = plan.now_s
+        self._num_not_started -= 1
         plan.started.append(group)
         if sequence.keys is not None:
             self.num_prefix_query_tokens += len(sequence.token_ids)

@@ -198,7 +198,7 @@ class StepLoop:
         self._counted.update(added)
         gauges = {
             "vllm:num_requests_running": scheduler.num_running,
-            "vllm:num_requests_waiting": scheduler.num_waiting,
+            "vllm:num_requests_waiting": scheduler.num_waiting_again,
             "vllm:kv_cache_usage_perc": self.pool.num_held / self.pool.num_blocks,
         }
         self._metrics.record_step({**counters, **added}, gauges, observations)

@@ -225,7 +225,7 @@ def test_cancelled_request_gives_back_all_its_sequences() -> None:
     sim.step()
     sim.scheduler.abort(group.ticket)
     sim.check_books()
-    assert (sim.pool.num_held, sim.scheduler.num_running, sim.scheduler.num_waiting) == (0, 0, 0)
+    assert (sim.pool.num_held, sim.scheduler.num_running, sim.scheduler.num_waiting_again) == (0, 0, 0)
     assert not sim.scheduler.has_work
 
 
