@@ -5,6 +5,8 @@ from pilot_export.spec import Thresholds
 
 # A variant in the original's own precision may differ by rounding alone.
 EXACT_ERROR_SHARE = 1e-3
+# An edge case may be this many times as far off as the mean over real data.
+EDGE_FACTOR = 5
 
 
 def judge(
@@ -24,6 +26,14 @@ def judge(
             reasons.append(f"an output is off by {quality.max_abs_error:.2g}, rounding allows {allowed:.2g}")
     if thresholds.min_mean_cosine is not None and quality.mean_cosine < thresholds.min_mean_cosine:
         reasons.append(f"mean cosine {quality.mean_cosine:.4f} is under {thresholds.min_mean_cosine:g}")
+    if thresholds.min_mean_cosine is not None:
+        # A single odd row may lose more than the mean of all, but not its direction.
+        allowed_cosine = 1 - EDGE_FACTOR * (1 - thresholds.min_mean_cosine)
+        reasons += [
+            f"cosine {cosine:.4f} on {name} is under {allowed_cosine:g}"
+            for name, cosine in quality.edge_cosines.items()
+            if cosine < allowed_cosine
+        ]
     if thresholds.min_confident_agreement is not None:
         if quality.confident_agreement is None:
             reasons.append("the original is never confident on this data, so agreement says nothing")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Quality:
-    """Over all rows of the evaluation data. Cosines are of the first output, flattened by row."""
+    """Over all rows of the evaluation data. Cosines are of the first output, flattened by row.
+
+    `max_abs_error` is over the edge cases too. `max_rel_error`: the largest distance between two rows of any output,
+    over the length of the original's row. `top1_agreement`: share of rows with the same largest value in the first
+    output, None where it has one value a row. `edge_cosines`: the mean cosine of each edge case.
+    """
 
     num_rows: int
     max_abs_error: float
@@ -38,6 +43,9 @@ class Quality:
     confident_agreement: float | None
     task: TaskResult | None
     extra: dict[str, float]
+    max_rel_error: float = 0.0
+    top1_agreement: float | None = None
+    edge_cosines: dict[str, float] = field(default_factory=dict)
 
 
 def max_abs_error(reference: Sequence[Batch], variant: Sequence[Batch]) -> float:
@@ -47,6 +55,28 @@ def max_abs_error(reference: Sequence[Batch], variant: Sequence[Batch]) -> float
         for ref, var in zip(reference, variant, strict=True)
         for name in ref
     )
+
+
+def max_rel_error(reference: Sequence[Batch], variant: Sequence[Batch]) -> float:
+    """The largest distance between two rows of any output, over the original's length; zero rows are left out."""
+    largest = 0.0
+    for ref, var in zip(reference, variant, strict=True):
+        for name in ref:
+            a, b = (batch[name].reshape(len(batch[name]), -1).astype(np.float64) for batch in (ref, var))
+            lengths = np.linalg.norm(a, axis=1)
+            distances = np.linalg.norm(a - b, axis=1)[lengths > 0] / lengths[lengths > 0]
+            largest = max(largest, float(distances.max(initial=0.0)))
+    return largest
+
+
+def top1_agreement(reference: Sequence[Batch], variant: Sequence[Batch], output: str) -> float | None:
+    """Share of rows (or places in rows) with the same largest value; None where there is one value only."""
+    same = [
+        (ref[output].argmax(axis=-1) == var[output].argmax(axis=-1)).ravel()
+        for ref, var in zip(reference, variant, strict=True)
+        if ref[output].ndim > 1 and ref[output].shape[-1] > 1
+    ]
+    return float(np.concatenate(same).mean()) if same else None
 
 
 def row_cosines(reference: Sequence[Batch], variant: Sequence[Batch], output: str) -> NDArray[np.float64]:

@@ -9,24 +9,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from pilot_base.progress import Say, silent
 from pilot_export import manifest as manifests
-from pilot_export.errors import ExportError, SpecError, VariantError, VerifyError
-from pilot_export.gate import judge
-from pilot_export.measures import Quality
+from pilot_export.errors import ExportError, SpecError, VerifyError
+from pilot_export.judging import JUDGED_TARGETS, make_and_judge
 from pilot_export.plan import plan_installation
-from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, RECIPES, Recipe, file_name
+from pilot_export.recipes import BASE, ONNXRUNTIME_CPU, RECIPES, Recipe
 from pilot_export.report import ExportReport, VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
-from pilot_export.speed import WINDOW_S, Speed, measure_speeds
+from pilot_export.speed import WINDOW_S
 from pilot_export.steps import Steps
-from pilot_export.trace import trace_to_onnx
-from pilot_export.verify import compare, onnx_runner, run_reference, torch_runner
-
-# What this process can measure is ONNX Runtime's CPU provider; variants for other targets are built, not timed.
-JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
+from pilot_export.triton_releases import DEFAULT_RELEASE
 
 
 def export_model(
@@ -38,6 +32,7 @@ def export_model(
     force: Sequence[str] = (),
     dry_run: bool = False,
     recipes: Mapping[str, Recipe] = RECIPES,
+    release: str = DEFAULT_RELEASE,
     window_s: float = WINDOW_S,
     say: Say = silent,
 ) -> ExportReport:
@@ -50,6 +45,7 @@ def export_model(
         build_dir: receives the files, logs and the report; made if it is not there.
         precisions: names in `recipes`; None for those that the spec names.
         dry_run: judge everything, install nothing.
+        release: the Triton release that will serve the files ("24.10"): graphs are no newer than it reads.
         window_s: length of each of the windows in which speed is measured.
 
     Raises:
@@ -60,7 +56,7 @@ def export_model(
     try:
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
-        variants = _decide(_make_and_judge(spec, chosen, build_dir, steps, window_s), force, dry_run)
+        variants = _decide(make_and_judge(spec, chosen, build_dir, steps, window_s, release), force, dry_run)
         model_dir = repository / spec.name
         with steps.run("plan", f"Comparing with what is in {model_dir}"):
             plan = plan_installation(spec, model_dir, build_dir, variants, _going_in(variants, force))
@@ -94,116 +90,18 @@ def _choose(
     for name in [*wanted, *force]:
         if name not in recipes:
             raise SpecError(f"no recipe for precision {name!r}; there are {', '.join(recipes)}")
+        if recipes[name].needs_calibration and not spec.calibration:
+            raise SpecError(
+                f"{name} takes the ranges of activations from calibration data, and the spec has none: give it "
+                "`calibration`, batches of real inputs that evaluation does not hold"
+            )
+    for name in force:
+        if recipes[name].target not in JUDGED_TARGETS:
+            raise SpecError(
+                f"{name} is made for {recipes[name].target}, and models are installed for {ONNXRUNTIME_CPU}: it stays "
+                "in the build folder, it cannot be forced"
+            )
     return [recipes[name] for name in wanted]
-
-
-def _make_and_judge(
-    spec: ExportSpec, chosen: Sequence[Recipe], build_dir: Path, steps: Steps, window_s: float
-) -> tuple[VariantReport, ...]:
-    with steps.run("load", f"Loading {spec.name}"):
-        module = _load(spec)
-    paths, not_made = _make_variants(spec, module, chosen, build_dir, steps)
-    num_rows = sum(len(next(iter(batch.values()))) for batch in spec.evaluation)
-    with steps.run("reference", f"Running the PyTorch original on real data (judged on {num_rows:,} rows)"):
-        reference = run_reference(spec, torch_runner(spec, module))
-    judged = {}
-    for precision, path in dict(paths).items():
-        try:
-            with steps.run(f"verify-{precision}", f"Comparing {precision} with the original"):
-                judged[precision] = compare(spec, reference, onnx_runner(path))
-        except VerifyError as error:
-            if precision == BASE:
-                raise
-            not_made[precision] = str(error)
-            del paths[precision]
-    with steps.run("speed", "Measuring the variants side by side"):
-        speeds = measure_speeds(spec, paths, window_s)
-    origin = manifests.origin(spec, module)
-    reports = []
-    for recipe in chosen:
-        name = recipe.precision
-        if name in not_made:
-            reports.append(VariantReport(name, recipe.target, "not made", (not_made[name],)))
-        else:
-            speed = speeds[name] if recipe.target in JUDGED_TARGETS else None
-            reports.append(_row(spec, recipe, paths[name], *judged[name], speed, origin))
-    return tuple(reports)
-
-
-def _load(spec: ExportSpec) -> Any:
-    import torch
-
-    try:
-        module = spec.load_module()
-    except Exception as error:
-        raise SpecError(f"load_module() failed: {type(error).__name__}: {error}") from error
-    if not isinstance(module, torch.nn.Module):
-        raise SpecError(f"load_module() returned {type(module).__name__}, not a torch.nn.Module")
-    return module.eval()
-
-
-def _make_variants(
-    spec: ExportSpec, module: Any, chosen: Sequence[Recipe], build_dir: Path, steps: Steps
-) -> tuple[dict[str, Path], dict[str, str]]:
-    """The files by precision, and why others could not be made."""
-    paths, not_made = {BASE: build_dir / file_name(BASE)}, {}
-    with steps.run("trace", "Tracing it to an ONNX graph"):
-        trace_to_onnx(spec, module, paths[BASE])
-    for recipe in chosen:
-        if recipe.make is None:
-            continue
-        path = build_dir / file_name(recipe.precision)
-        try:
-            with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
-                make_variant(recipe, paths[BASE], path)
-            paths[recipe.precision] = path
-        except VariantError as error:
-            not_made[recipe.precision] = str(error)
-    return paths, not_made
-
-
-def make_variant(recipe: Recipe, fp32_path: Path, path: Path) -> None:
-    """Write the variant of `recipe` to `path`.
-
-    Raises:
-        VariantError: the library that makes it failed.
-    """
-    if recipe.make is None:
-        raise VariantError(f"{recipe.precision} is the traced graph itself")
-    try:
-        recipe.make(fp32_path, path)
-    except OSError:
-        raise
-    except Exception as error:
-        raise VariantError(f"{recipe.precision} cannot be made: {type(error).__name__}: {error}") from error
-
-
-def _row(
-    spec: ExportSpec,
-    recipe: Recipe,
-    path: Path,
-    quality: Quality,
-    edge_failures: tuple[str, ...],
-    speed: Speed | None,
-    origin: manifests.Origin,
-) -> VariantReport:
-    speedup = speed.speedup if speed is not None and recipe.precision != BASE else None
-    reasons = judge(quality, speedup, spec.thresholds, is_exact=recipe.is_exact, edge_failures=edge_failures)
-    manifest = manifests.Manifest(
-        model=spec.name,
-        precision=recipe.precision,
-        target=recipe.target,
-        method=recipe.method,
-        file=path.name,
-        file_sha256=manifests.file_sha256(path),
-        file_bytes=path.stat().st_size,
-        quality=asdict(quality),
-        speed=None if speed is None else asdict(speed),
-        failed_gate=list(reasons),
-        **asdict(origin),
-    )
-    status: VariantStatus = "failed gate" if reasons else "passed"
-    return VariantReport(recipe.precision, recipe.target, status, reasons, quality, speed, manifest)
 
 
 def _decide(variants: Sequence[VariantReport], force: Sequence[str], dry_run: bool) -> tuple[VariantReport, ...]:

@@ -9,6 +9,7 @@ from pilot_export import manifest as manifests
 from pilot_export.config_file import check_config, first_config, graph_signature, label_file
 from pilot_export.config_merge import diff, merge
 from pilot_export.install import install_files
+from pilot_export.onnx_files import data_file, files_of
 from pilot_export.recipes import BASE, file_name
 from pilot_export.report import VariantReport
 from pilot_export.spec import ExportSpec
@@ -62,14 +63,18 @@ def plan_installation(
     files |= {label_file(output): "".join(f"{name}\n" for name in names) for output, names in spec.labels.items()}
     for variant in variants:
         if variant.precision in going_in and variant.manifest is not None:
-            name = file_name(variant.precision)
-            files[f"{version}/{name}"] = build_dir / name
+            built = files_of(build_dir / file_name(variant.precision))
+            files |= {f"{version}/{file.name}": file for file in built}
             files[f"{version}/{manifests.manifest_name(variant.precision)}"] = manifests.write_text(variant.manifest)
     # A broken manifest must not stop the export that would mend it.
     earlier = manifests.read_version(model_dir / str(version), skip_broken=True)
     judged = {variant.precision for variant in variants}
     stale = [m for m in earlier if f"{version}/{m.file}" not in files and m.precision in judged]
-    removed = [f"{version}/{name}" for m in stale for name in (m.file, manifests.manifest_name(m.precision))]
+    removed = [
+        f"{version}/{name}"
+        for m in stale
+        for name in (m.file, data_file(Path(m.file)).name, manifests.manifest_name(m.precision))
+    ]
     served = {m.file for m in earlier if m not in stale} | {Path(name).name for name in files}
     before, after = _configs(spec, model_dir, build_dir, files)
     check_config(

@@ -9,12 +9,13 @@ from pilot_export.measures import Quality
 from pilot_export.speed import Speed
 from pilot_export.steps import StepRecord
 
-VariantStatus = Literal["installed", "passed", "failed gate", "forced", "not made"]
+VariantStatus = Literal["installed", "passed", "failed gate", "forced", "not made", "built, unjudged"]
 
 
 @dataclass(frozen=True)
 class VariantReport:
-    """`passed`: good, but nothing was installed (a dry run); `forced`: failed its gate and is installed nevertheless.
+    """`passed`: good, but nothing was installed (a dry run); `forced`: failed its gate and is installed nevertheless;
+    `built, unjudged`: as good as it must be, but made for other hardware, so it stays in the build folder.
 
     `reasons` say why the gate failed, or why the variant could not be made (then there are no measures).
     """

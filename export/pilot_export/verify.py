@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from pilot_base.cpus import usable_cpus
 from pilot_export.errors import VerifyError
-from pilot_export.measures import Quality, TaskResult, confident_agreement, max_abs_error, paired_drop, row_cosines
+from pilot_export.measures import (
+    Quality,
+    TaskResult,
+    confident_agreement,
+    max_abs_error,
+    max_rel_error,
+    paired_drop,
+    row_cosines,
+    top1_agreement,
+)
+from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import Batch, ExportSpec
 
 Run = Callable[[Batch], Batch]
@@ -19,12 +29,21 @@ Run = Callable[[Batch], Batch]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the original answers: outputs of each batch, and the judge of the spec's task fitted on it."""
+    """What the original answers: outputs of each batch, and the judge of the spec's task fitted on it.
+
+    `edge_inputs` are the spec's edge cases, and batches of 1 and of the most rows: what a server makes of requests.
+    """
 
     evaluation: Sequence[Batch]
+    edge_inputs: dict[str, Batch]
     edge_cases: dict[str, Batch]
     is_right: Callable[[Sequence[Batch]], NDArray[np.bool_]] | None
     right: NDArray[np.bool_] | None
+
+
+def original_runner(spec: ExportSpec, module: Any) -> Run:
+    """The original itself: a PyTorch module, or an ONNX file that stands for one."""
+    return onnx_runner(module.path) if isinstance(module, OnnxOriginal) else torch_runner(spec, module)
 
 
 def torch_runner(spec: ExportSpec, module: Any) -> Run:
@@ -98,9 +117,11 @@ def run_reference(spec: ExportSpec, run: Run) -> Reference:
     for output, names in spec.labels.items():
         if len(names) != (size := int(evaluation[0][output][0].size)):
             raise VerifyError(f"labels of {output!r} are {len(names)}, a row of it has {size} values: do they match?")
-    edge_cases = {name: run(batch) for name, batch in spec.edge_cases.items()}
+    edge_inputs = {**spec.edge_cases}
+    edge_inputs |= {f"a batch of {rows}": tile_rows(spec.samples, rows) for rows in sorted({1, spec.max_batch_size})}
+    edge_cases = {name: run(batch) for name, batch in edge_inputs.items()}
     if spec.task is None:
-        return Reference(evaluation, edge_cases, None, None)
+        return Reference(evaluation, edge_inputs, edge_cases, None, None)
     num_rows, fit_outputs = _num_rows(spec.evaluation), run_all(run, spec.task.fit_batches)
     try:
         is_right = spec.task.fit(fit_outputs)
@@ -115,7 +136,7 @@ def run_reference(spec: ExportSpec, run: Run) -> Reference:
             f"task {spec.task.name!r} must give one bool for each of the {num_rows} evaluation rows, "
             f"gave {right.dtype} {list(right.shape)}: do the labels match the data?"
         )
-    return Reference(evaluation, edge_cases, is_right, right)
+    return Reference(evaluation, edge_inputs, edge_cases, is_right, right)
 
 
 def compare(spec: ExportSpec, reference: Reference, run: Run) -> tuple[Quality, tuple[str, ...]]:
@@ -125,20 +146,18 @@ def compare(spec: ExportSpec, reference: Reference, run: Run) -> tuple[Quality, 
     if any(_not_finite(batch) for batch in outputs):
         failures.append("gives NaN or infinity on real data where the original does not")
         outputs = [{name: np.nan_to_num(array) for name, array in batch.items()} for batch in outputs]
-    for name, batch in spec.edge_cases.items():
-        if not _not_finite(reference.edge_cases[name]) and (bad := _not_finite(run(batch))):
+    edge_outputs = {name: run(batch) for name, batch in reference.edge_inputs.items()}
+    finite = [name for name, expected in reference.edge_cases.items() if not _not_finite(expected)]
+    for name in finite:
+        if bad := _not_finite(edge_outputs[name]):
             failures.append(f"gives NaN or infinity in {bad} on {name}")
-    # Dynamic batches are what the server makes of single requests.
-    failures += [
-        f"fails with a batch of {rows}"
-        for rows in sorted({1, spec.max_batch_size})
-        if _not_finite(run(tile_rows(spec.samples, rows)))
-    ]
+    edges = [name for name in finite if not _not_finite(edge_outputs[name])]
+    expected_edges, found_edges = [reference.edge_cases[name] for name in edges], [edge_outputs[name] for name in edges]
     first = spec.outputs[0]
     cosines = row_cosines(reference.evaluation, outputs, first)
     quality = Quality(
         num_rows=len(cosines),
-        max_abs_error=max_abs_error(reference.evaluation, outputs),
+        max_abs_error=max_abs_error([*reference.evaluation, *expected_edges], [*outputs, *found_edges]),
         largest_value=max(float(np.abs(array).max()) for batch in reference.evaluation for array in batch.values()),
         mean_cosine=float(cosines.mean()),
         p1_cosine=float(np.percentile(cosines, 1)),
@@ -146,6 +165,12 @@ def compare(spec: ExportSpec, reference: Reference, run: Run) -> tuple[Quality, 
         confident_agreement=_agreement(spec, reference, outputs),
         task=_task_result(spec, reference, outputs),
         extra={name: measure(reference.evaluation, outputs) for name, measure in spec.extra_measures.items()},
+        max_rel_error=max_rel_error(reference.evaluation, outputs),
+        top1_agreement=top1_agreement(reference.evaluation, outputs, first),
+        edge_cosines={
+            name: float(row_cosines([expected], [found], first).mean())
+            for name, expected, found in zip(edges, expected_edges, found_edges, strict=True)
+        },
     )
     return quality, tuple(failures)
 

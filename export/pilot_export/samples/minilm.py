@@ -63,6 +63,8 @@ def spec(say: Say = silent, num_fit_rows: int = NUM_FIT_ROWS, num_judged_rows: i
         extra_measures={"same nearest neighbour": neighbour_agreement(OUTPUT, num_queries=1000)},
         edge_cases=_edge_cases(),
         max_batch_size=MAX_BATCH_SIZE,
+        # Every fourth batch: they are in the order of length.
+        calibration=fit_batches[::4],
         assets={"tokenizer.json": model_dir(say) / "tokenizer.json"},
     )
 

@@ -18,7 +18,7 @@ from pilot_export import ExportSpec, export_model, load_spec
 from pilot_export.errors import InstallError, SpecError, VerifyError
 from pilot_export.install import install_files
 from pilot_export.manifest import read_all
-from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe
+from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe, Source
 from pilot_export.report import ExportReport
 from pilot_export.versions import Change, roll_back
 from pilot_server.running import RunningServer
@@ -31,22 +31,29 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def write_noise(fp32_path: Path, path: Path) -> None:
+def write_noise(source: Source, path: Path) -> tuple[str, ...]:
     """A variant whose weights are wrong."""
     import onnx
 
-    model = onnx.load(str(fp32_path))
+    model = onnx.load(str(source.fp32_path))
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         tensor.CopyFrom(onnx.numpy_helper.from_array(-array, tensor.name))
     onnx.save(model, str(path))
+    return ("every weight has the other sign",)
 
 
-def write_garbage(_fp32_path: Path, path: Path) -> None:
+def write_garbage(_source: Source, path: Path) -> tuple[str, ...]:
     path.write_bytes(b"not an ONNX file")
+    return ()
 
 
-def fail(_fp32_path: Path, _path: Path) -> None:
+def copy(source: Source, path: Path) -> tuple[str, ...]:
+    shutil.copyfile(source.fp32_path, path)
+    return ()
+
+
+def fail(_source: Source, _path: Path) -> tuple[str, ...]:
     raise RuntimeError("no such kernel")
 
 
@@ -55,7 +62,7 @@ BAD_RECIPES = {
     "noise": Recipe("noise", ONNXRUNTIME_CPU, "negated weights", write_noise),
     "garbage": Recipe("garbage", ONNXRUNTIME_CPU, "no ONNX file", write_garbage),
     "failing": Recipe("failing", ONNXRUNTIME_CPU, "a quantiser that fails", fail),
-    "elsewhere": Recipe("elsewhere", "a GPU", "the same graph, for other hardware", shutil.copyfile),
+    "elsewhere": Recipe("elsewhere", "a GPU", "the same graph, for other hardware", copy),
 }
 
 
@@ -65,7 +72,7 @@ def export(spec: ExportSpec, tmp_path: Path, **kwargs: Any) -> ExportReport:
 
 
 def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path) -> None:
-    report = export(doubler_spec(), tmp_path, recipes=BAD_RECIPES)
+    report = export(doubler_spec(), tmp_path, recipes=BAD_RECIPES, precisions=list(BAD_RECIPES))
     status = {variant.precision: variant.status for variant in report.variants}
     reasons = {variant.precision: "; ".join(variant.reasons) for variant in report.variants}
     assert status == {
@@ -73,17 +80,17 @@ def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path
         "noise": "failed gate",
         "garbage": "not made",
         "failing": "not made",
-        "elsewhere": "installed",
+        "elsewhere": "built, unjudged",
     }
     assert "mean cosine -" in reasons["noise"]
     assert "sign may drop" in reasons["noise"]
-    assert "cannot load model.garbage.onnx" in reasons["garbage"]
+    assert "model.garbage.onnx is not valid ONNX" in reasons["garbage"]
     assert "no such kernel" in reasons["failing"]
     assert report.variants[-1].speed is None
     assert files(tmp_path / "a repository" / "doubler") == {
         "config.pbtxt",
         ".versions/generated.pbtxt",
-        *(f"1/model.{name}.{kind}" for name in ("fp32", "elsewhere") for kind in ("onnx", "json")),
+        *(f"1/model.{name}.{kind}" for name in ("fp32",) for kind in ("onnx", "json")),
     }
     assert json.loads((tmp_path / "build" / "report.json").read_text())["variants"][1]["status"] == "failed gate"
     assert all((tmp_path / "build" / name).exists() for name in ("steps.json", "reproduce.sh", "logs/trace.log"))
@@ -158,7 +165,7 @@ def test_a_config_that_does_not_fit_leaves_the_repository_as_it_was(tmp_path: Pa
 
 
 def test_an_unknown_precision_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no recipe for precision 'int3'; there are fp32, int8"):
+    with pytest.raises(SpecError, match="no recipe for precision 'int3'; there are fp32, fp32-opt, int8"):
         export(doubler_spec(), tmp_path, precisions=["int3"])
     assert not (tmp_path / "build").exists()
 

@@ -1,0 +1,91 @@
+"""fp16 and bf16 graphs for a GPU: precision lives in the graph, as a strongly typed TensorRT network wants it.
+
+Inputs and outputs stay in fp32, so that clients and config.pbtxt are the same for every variant. onnxruntime's
+converter does the work; this module finds the nodes that it must leave in fp32 by running real data, and turns its
+fp16 into bf16, which it does not know.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pilot_export.recipes.recipe import Source
+from pilot_export.recipes.value_ranges import value_ranges
+
+MAX_FLOAT16 = 65504.0
+# Values grow with inputs that the sample of real data does not hold.
+HEADROOM = 4.0
+MAX_LISTED = 8
+
+
+def make_fp16(source: Source, path: Path) -> tuple[str, ...]:
+    """fp16 except for the nodes that read or write values beyond a quarter of fp16's range on real data."""
+    import onnx
+
+    ranges = value_ranges(source.fp32_path, source.spec)
+    model = onnx.load(str(source.fp32_path))
+    _name_nodes(model)
+    too_large = {name for name, largest in ranges.items() if largest > MAX_FLOAT16 / HEADROOM}
+    kept = [node.name for node in model.graph.node if too_large & {*node.input, *node.output}]
+    onnx.save(_to_fp16(model, kept), str(path))
+    if not kept:
+        return (f"no value on real data comes near fp16's limit (largest: {max(ranges.values(), default=0):.3g})",)
+    names = ", ".join(kept[:MAX_LISTED]) + (f" and {len(kept) - MAX_LISTED} more" if len(kept) > MAX_LISTED else "")
+    return (f"{len(kept)} nodes stay in fp32, since their values reach {max(ranges.values()):.3g}: {names}",)
+
+
+def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
+    """bf16: the range of fp32, so that nothing overflows; 8 bits of precision."""
+    import onnx
+
+    fp32 = onnx.load(str(source.fp32_path))
+    _name_nodes(fp32)
+    half = _to_fp16(fp32, [])
+    # The converter changes what it is given, and cuts to fp16's range: the values are taken from the file once more.
+    originals = {tensor.name: tensor for tensor in onnx.load(str(source.fp32_path)).graph.initializer}
+    onnx.save(_to_bf16(half, originals), str(path))
+    return ()
+
+
+def _name_nodes(model: Any) -> None:
+    """Nodes are kept in fp32 by name, so each needs one of its own."""
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+
+
+def _to_fp16(model: Any, kept: list[str]) -> Any:
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    return convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)
+
+
+def _to_bf16(model: Any, originals: dict[str, Any]) -> Any:
+    """`model` with every fp16 type made bf16, weights rounded from `originals`."""
+    from onnx import AttributeProto, TensorProto, numpy_helper
+
+    def rounded(tensor: Any) -> Any:
+        exact = originals.get(tensor.name, tensor)
+        values = numpy_helper.to_array(exact).astype("float32")
+        return _bfloat16_tensor(tensor.name, values)
+
+    graph = model.graph
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT16:
+            tensor.CopyFrom(rounded(tensor))
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT16:
+                attribute.t.CopyFrom(_bfloat16_tensor(attribute.t.name, numpy_helper.to_array(attribute.t)))
+            elif attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.BFLOAT16
+    return model
+
+
+def _bfloat16_tensor(name: str, values: Any) -> Any:
+    import ml_dtypes
+    from onnx import TensorProto, helper
+
+    rounded = values.astype("float32").astype(ml_dtypes.bfloat16)
+    return helper.make_tensor(name, TensorProto.BFLOAT16, rounded.shape, rounded.tobytes(), raw=True)

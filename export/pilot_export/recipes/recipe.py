@@ -1,0 +1,53 @@
+"""What a recipe is: how one precision variant is made from the fp32 graph, and for which runtime."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pilot_export.spec import ExportSpec
+
+BASE = "fp32"
+
+# Targets. A variant is judged for speed only on its own target, and never installed for another.
+ANY = "any"
+ONNXRUNTIME_CPU = "onnxruntime on a CPU"
+GPU = "a GPU (TensorRT, or onnxruntime's CUDA provider)"
+TENSORRT = "TensorRT on a GPU"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a recipe works from; `scratch` is a folder for its intermediate files."""
+
+    spec: "ExportSpec"
+    fp32_path: Path
+    scratch: Path
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`make(source, path)` writes the variant to `path` and returns what a person should know about it.
+
+    Args:
+        is_exact: in the precision of the original, so that only rounding may differ.
+        needs_calibration: takes the ranges of activations from the spec's calibration data.
+        stand_in: `stand_in(path, twin_path)` writes a graph for a CPU that rounds as the variant does on its target;
+            None where the variant itself runs on a CPU.
+        proof: what the comparison on a CPU proves about the target, where it is not the target itself.
+    """
+
+    precision: str
+    target: str
+    method: str
+    make: Callable[[Source, Path], Sequence[str]] | None
+    is_exact: bool = False
+    needs_calibration: bool = False
+    stand_in: Callable[[Path, Path], None] | None = field(default=None)
+    proof: str = ""
+
+
+def file_name(precision: str) -> str:
+    """The file of a variant in a version folder, chosen by `default_model_filename`."""
+    return f"model.{precision}.onnx"
