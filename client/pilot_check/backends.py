@@ -64,5 +64,8 @@ EXPORT_COMMANDS = {
     "crepe": "tritonpilot export model crepe",
     "efficientnet": "tritonpilot export model efficientnet",
     "minilm": "tritonpilot export model minilm",
+    # The steps of minilm_text open files of minilm.
+    "minilm_encoder": "tritonpilot export model minilm",
+    "minilm_tokenizer": "tritonpilot export model minilm",
     "smollm2": "tritonpilot export llm smollm2",
 }

@@ -53,7 +53,7 @@ def _missing(folder: Path) -> str | None:
     except ConfigError:
         return None  # The server says what is wrong with it, in the same words as for any other model.
     if config is not None and config.platform == "ensemble":
-        return None
+        return _step_lacks(folder.parent, config)
     versions = _version_dirs(folder)
     lacks = [_version_lacks(version, config) for version in versions]
     if versions and None in lacks:
@@ -64,12 +64,25 @@ def _missing(folder: Path) -> str | None:
     return f"{what}; put the model's file there"
 
 
+def _step_lacks(repository: Path, config: ModelConfig) -> str | None:
+    for step in config.ensemble_scheduling.step:
+        folder = repository / step.model_name
+        # One that is not there at all is for the server to report: it knows other repositories too.
+        if step.model_name and folder.is_dir() and (lacks := _missing(folder)) is not None:
+            return f"its step {step.model_name} is not complete: {lacks}"
+    return None
+
+
 def _version_lacks(version: Path, config: ModelConfig | None) -> str | None:
     if config is not None and config.default_model_filename:
         wanted = version / config.default_model_filename
         return None if wanted.exists() else f"{wanted} is missing"
     if config is not None and config.backend == "inflight":
         return _weights_lack(version / "model.json")
+    if config is not None and config.backend == "python" and "tokenizer" in config.parameters:
+        tokenizer = version / config.parameters["tokenizer"].string_value
+        if not tokenizer.exists():
+            return f"{tokenizer} is missing"
     files = [path for path in version.iterdir() if path.name not in _NOT_A_MODEL and not path.name.startswith(".")]
     if not files:
         return f"{version} has no model file"

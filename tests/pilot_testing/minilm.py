@@ -14,8 +14,8 @@ from pilot_export.manifest import library_versions
 from pilot_server import model_repository_dir
 from pilot_testing.made_once import one_process_at_a_time
 
-# Modules of the export that only serve LLMs.
-_OTHER_MODELS = ("llm", "gguf")
+# Modules of the export that only serve other models.
+_OTHER_MODELS = ("llm", "gguf", "crepe", "tones", "efficientnet", "photos", "answers", "nearest")
 _KEEP_S = 7 * 24 * 3600
 
 

@@ -26,7 +26,7 @@ def tones(count: int, num_samples: int, sample_rate: int, seed: int) -> tuple[ND
 
 
 def pure_tone(hz: float, num_samples: int, sample_rate: int) -> NDArray[np.float32]:
-    return np.sin(2 * np.pi * hz * np.arange(num_samples) / sample_rate).astype(np.float32)
+    return np.asarray(np.sin(2 * np.pi * hz * np.arange(num_samples) / sample_rate), dtype=np.float32)
 
 
 def read_wav(path: Path, sample_rate: int) -> NDArray[np.float32]:

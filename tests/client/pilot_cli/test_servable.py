@@ -68,9 +68,10 @@ def test_configuration_that_cannot_be_read_is_left_to_the_server(tmp_path: Path)
 
 
 def test_models_of_this_project_name_the_command_that_makes_them(tmp_path: Path) -> None:
-    for folder in model_repository_dir().iterdir():
-        if folder.is_dir():
-            (tmp_path / folder.name).mkdir()
-            shutil.copy(folder / "config.pbtxt", tmp_path / folder.name)
-    assert len(missing(tmp_path)) >= 2
-    assert all("make it: tritonpilot export" in str(what) for what in missing(tmp_path).values())
+    shutil.copytree(model_repository_dir(), tmp_path / "models")
+    found = missing(tmp_path / "models")
+    # The one model that is complete as it is committed.
+    assert found.pop("minilm_postprocess") is None
+    assert len(found) >= 4
+    assert all("make it: tritonpilot export" in str(what) for what in found.values())
+    assert "its step minilm_tokenizer is not complete" in str(found["minilm_text"])
