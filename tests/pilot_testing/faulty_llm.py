@@ -1,8 +1,10 @@
 """A tiny language model whose forward pass or responses fail on command, inside the real backend and the real server.
 
-The command is a file in the model's version folder, so that a test can give it while requests run:
+The command is a file in the model's version folder, so that a test can give it while requests run; and what the model
+says when it is asked whether it is ready, as newer servers do, is in another:
 
     fault.json    {"kind": "raise" | "hang" | "send"}     absent: all is well
+    ready.json    true or false, asked anew many times a second
 """
 
 import json
@@ -13,11 +15,12 @@ from pilot_server import backends_dir
 from pilot_testing.tiny_llm import make_repository
 
 _MODEL_PY = """
-import importlib.util, json, sys, time
+import importlib.util, json, sys, threading, time
 from pathlib import Path
 
 BACKEND = Path({backend!r})
 FAULT = Path({fault!r})
+READY = FAULT.with_name("ready.json")
 sys.path.insert(0, str(BACKEND))
 import pilot_llm.runner
 import pilot_llm.triton_sink
@@ -57,7 +60,19 @@ pilot_llm.runner.load_runner = lambda config: FaultyRunner(load(config))
 spec = importlib.util.spec_from_file_location("inflight_model", BACKEND / "model.py")
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-TritonPythonModel = module.TritonPythonModel
+
+
+class TritonPythonModel(module.TritonPythonModel):
+    def initialize(self, args):
+        super().initialize(args)
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def _answer(self):
+        beside = READY.with_suffix(".new")
+        while True:
+            beside.write_text(json.dumps(self.is_ready()))
+            beside.replace(READY)
+            time.sleep(0.05)
 """
 
 
@@ -79,3 +94,11 @@ class FaultyModel:
 
     def mend(self) -> None:
         self._fault.unlink()
+
+    def says_it_is_ready(self) -> bool | None:
+        """What the model answers to a server that asks; None before it has been asked."""
+        try:
+            answer: bool = json.loads(self._fault.with_name("ready.json").read_text())
+        except FileNotFoundError:
+            return None
+        return answer

@@ -30,7 +30,7 @@ def is_ready(server: RunningServer) -> bool:
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> FaultyModel:
     return FaultyModel(
         tmp_path_factory.mktemp("repository"),
-        inflight={"max_failed_steps": 2, "step_timeout_s": 2.0, "drain_s": 1.0},
+        inflight={"max_failed_steps": 2, "step_timeout_s": 1.0, "drain_s": 0.5},
         max_model_len=4096,
         kv_cache_memory_bytes=32 << 20,
     )
@@ -45,7 +45,7 @@ def server(faulty: FaultyModel) -> Any:
     server.stop(drain_s=0.0)
 
 
-@pytest.mark.parametrize(("kind", "message"), [("raise", "planted fault"), ("hang", "more than 2 s")])
+@pytest.mark.parametrize(("kind", "message"), [("raise", "planted fault"), ("hang", "more than 1 s")])
 def test_a_dead_engine_ends_all_requests_and_the_model_is_not_ready(
     server: RunningServer, faulty: FaultyModel, kind: str, message: str
 ) -> None:
@@ -108,10 +108,13 @@ def test_a_dead_engine_that_may_not_unload_itself_refuses_every_request_and_the_
     log_file = tmp_path / "server.log"
     with start_embedded(tmp_path, load=(), log_file=log_file, extra_args=("--model-control-mode=none",)) as server:
         wait_for(lambda: is_ready(server), 30, "loaded")
+        # This server never asks; a newer one would be told the truth by the same method.
+        wait_for(lambda: faulty.says_it_is_ready() is True, 10, "the model says that it is ready")
         faulty.break_down("raise")
         with pytest.raises(Exception, match="planted fault"):
             generate(server.grpc_url, "tiny", "Once", GREEDY)
         wait_for(lambda: "needs --model-control-mode=explicit" in log_file.read_text(), 10, "said in the log")
+        wait_for(lambda: faulty.says_it_is_ready() is False, 10, "the model says that it is not ready")
         with pytest.raises(ModelNotReadyError, match="the engine is dead"):
             generate(server.grpc_url, "tiny", "Once", GREEDY, timeout_s=20)
 
