@@ -1,5 +1,6 @@
 """`tritonpilot export model`: the variants of a PyTorch module, judged and installed."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +27,39 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Files, logs and report of the export.  [default: build/export/MODEL]",
 )
-@click.option("--precision", "precisions", multiple=True, help="Besides fp32; may be repeated.  [default: all]")
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    metavar="NAMES",
+    callback=lambda _context, _option, value: split_names(value),
+    help="What to make besides fp32, with commas or repeated: fp32-opt, int8, int8-static, int4 for onnxruntime on a "
+    "CPU; fp16, bf16, int8-trt for a GPU (built and compared, not installed here); or all.  "
+    "[default: what the spec names, else int8]",
+)
 @click.option("--force", multiple=True, metavar="PRECISION", help="Install this variant even if it fails its gate.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Real inputs of a PATH: rows.npz (an array for each input, rows along axis 0, classes as `labels`) for ONNX "
+    "and TorchScript; a text a line for a Hugging Face folder.  [default there: rated English sentences]",
+)
+@click.option("--name", help="The model's folder, for a PATH.  [default: that of the file]")
+@click.option("--max-batch-size", type=click.IntRange(min=1), help="For a PATH.  [default: 32]")
+@click.option(
+    "--free-axis",
+    "free_axes",
+    multiple=True,
+    metavar="INPUT:AXIS=NAME",
+    callback=lambda _context, _option, value: parse_axes(value),
+    help="An axis of a TorchScript file's input, besides the batch, that changes between requests; may be repeated.",
+)
+@click.option(
+    "--triton",
+    "release",
+    metavar="RELEASE",
+    help="The Triton release that will serve the files: no graph is newer than it reads.  [default: 24.10]",
+)
 @click.option("--dry-run", is_flag=True, help="Make and judge, and show what would be installed.")
 @click.option("--url", help="Then have the server at this gRPC address (host:port) load it.")
 @json_option
@@ -37,34 +69,52 @@ def command(
     build_dir: Path | None,
     precisions: tuple[str, ...],
     force: tuple[str, ...],
+    data: Path | None,
+    name: str | None,
+    max_batch_size: int | None,
+    free_axes: dict[str, dict[int, str]],
+    release: str | None,
     dry_run: bool,
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Export SPEC: a sample (minilm, efficientnet, crepe), FILE.py[:FUNCTION] or MODULE:FUNCTION.
+    """Export SPEC: a sample (minilm, efficientnet, crepe), FILE.py[:FUNCTION], MODULE:FUNCTION, or the PATH of a model.
 
-    A spec is a function that returns a pilot_export.ExportSpec; export/examples/ has one to start from.
+    A spec is a function that returns a pilot_export.ExportSpec; export/examples/ has one to start from. PATH is a
+    Hugging Face folder of an encoder (embeddings, classification, token classification), a TorchScript or an ONNX file.
     Each variant is compared with the PyTorch original on real data and installed if it is right and fast enough.
     Exits with 1 if a step fails; a variant that fails its gate is a row of the table, and no failure.
+
+    \b
+    Examples:
+      tritonpilot export model minilm --precision all
+      tritonpilot export model my_spec.py
+      tritonpilot export model ~/models/bge-small-en --data sentences.txt
+      tritonpilot export model detector.onnx --data rows.npz --precision int8-static,fp16
     """
     from pilot_client.address import resolve_url
     from pilot_client.repository import load
     from pilot_export.pipeline import export_model
-    from pilot_export.spec import load_spec
+    from pilot_export.recipes import RECIPES
+    from pilot_export.sources import load_source
+    from pilot_export.sources.given import Given
+    from pilot_export.triton_releases import DEFAULT_RELEASE
 
     if dry_run and url is not None:
         raise click.UsageError("--dry-run installs nothing, so there is nothing for --url to load: give one of them")
     say = silent if as_json else progress()
-    found = load_spec(spec)
+    found = load_source(spec, Given(data, name, max_batch_size, free_axes))
+    possible = [recipe.precision for recipe in RECIPES.values() if found.calibration or not recipe.needs_calibration]
     if repository is None:
         repository = default_repository(found.name) if dry_run else working_copy()
     report = export_model(
         found,
         repository,
         build_dir=build_dir or BUILD / "export" / found.name,
-        precisions=precisions or None,
+        precisions=possible if "all" in precisions else precisions or None,
         force=force,
         dry_run=dry_run,
+        release=release or DEFAULT_RELEASE,
         say=say,
     )
     if url is not None:
@@ -76,11 +126,31 @@ def command(
         click.echo(as_text(report))
 
 
+def split_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    """("int8,int4", "fp16") -> three names."""
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
+def parse_axes(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
+    """("ids:1=tokens",) -> {"ids": {1: "tokens"}}."""
+    axes: dict[str, dict[int, str]] = {}
+    for value in values:
+        match = re.fullmatch(r"(.+):([1-9]\d*)=(\w+)", value)
+        if match is None:
+            raise click.BadParameter(f"{value!r} is not INPUT:AXIS=NAME with an axis from 1, as input_ids:1=sequence")
+        axes.setdefault(match[1], {})[int(match[2])] = match[3]
+    return axes
+
+
 def as_text(report: "ExportReport") -> str:
     """The table of variants, the reasons of the refused, and where everything is."""
     lines = [_row("variant", "result", "size", "cosine", "task", "speed"), *map(_variant_row, report.variants)]
     for variant in report.variants:
         lines += [f"  {variant.precision}: {reason}" for reason in variant.reasons]
+        if variant.manifest is not None:
+            lines += [
+                f"  {variant.precision}: {note}" for note in (*variant.manifest.notes, variant.manifest.proof) if note
+            ]
     task = next((v.quality.task for v in report.variants if v.quality is not None and v.quality.task), None)
     if task is not None:
         lines.append(
@@ -113,4 +183,4 @@ def _variant_row(variant: "VariantReport") -> str:
 
 
 def _row(variant: str, result: str, size: str, cosine: str, task: str, speed: str) -> str:
-    return f"{variant:<8} {result:<12} {size:>7} {cosine:>7}  {task:<23} {speed}"
+    return f"{variant:<11} {result:<15} {size:>7} {cosine:>7}  {task:<23} {speed}"

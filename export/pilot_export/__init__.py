@@ -1,13 +1,17 @@
 """PyTorch module -> verified ONNX variants -> an installed model of a Triton repository.
 
     spec.py         what a person says about the model            spec_check.py  what it lacks
-    trace.py        PyTorch -> fp32 ONNX
-    pipeline.py     the steps in order                            recipes.py     fp32 ONNX -> other precisions
-    steps.py        status, duration and log of each step         verify.py      original against variant, real data
-    gate.py         may it be installed? (pure)                   measures.py    cosine, agreement, paired interval
-    install.py      all or nothing into the repository            speed.py       rows/s side by side
-    config_file.py  config.pbtxt: written once, then checked      manifest.py    the record beside each variant
-    samples/        the models that TritonPilot ships
+    sources/        specs of model folders and files              samples/       the models that TritonPilot ships
+    pipeline.py     the steps in order                            judging.py     makes and judges the variants
+    trace.py        PyTorch -> fp32 ONNX                          recipes/       fp32 ONNX -> other precisions
+    verify.py       original against variant, real data           measures.py    cosine, agreement, paired interval
+    speed.py        rows/s side by side                           gate.py        may it be installed? (pure)
+    plan.py         what an installation would change             install.py     all or nothing into the repository
+    config_file.py  config.pbtxt from the graph, checked          config_merge.py  with a person's own edits
+    manifest.py     the record beside each variant                versions.py    versions beside each other
+    steps.py        status, duration and log of each step         report.py      what came of it
+    onnx_files.py   graphs, with weights beside them over 2 GB    triton_releases.py  what each release reads
+    tensorrt/       profiles, plans, and their configurations
 
 Importing it loads neither torch nor onnxruntime.
 """
