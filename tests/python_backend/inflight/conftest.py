@@ -1,7 +1,7 @@
-"""Real servers with a tiny random Llama, one per test module."""
+"""Real servers with a tiny random Llama. A start takes seconds: whoever can shares one."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ from pilot_testing.tiny_llm import make_repository
 StartTiny = Callable[..., RunningServer]
 
 
-@pytest.fixture(scope="module")
-def start_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTiny]:
-    """`start_tiny(**settings)`: a server whose model "tiny" has these settings in model.json; ended with the module."""
+@contextmanager
+def _starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTiny]:
     from pilot_server.embedded import start_embedded
 
     with ExitStack() as servers:
 
-        def start(*, extra_args: tuple[str, ...] = (), **settings: Any) -> RunningServer:
+        def start(**settings: Any) -> RunningServer:
             repository = make_repository(tmp_path_factory.mktemp("repository"), **settings)
-            log_file: Path = repository / "server.log"
-            server = start_embedded(repository, log_file=log_file, extra_args=extra_args)
+            server = start_embedded(repository, log_file=repository / "server.log")
             servers.callback(server.stop, drain_s=0.0)
             return server
 
@@ -31,9 +29,17 @@ def start_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTiny]:
 
 
 @pytest.fixture(scope="module")
-def tiny_server(start_tiny: StartTiny) -> RunningServer:
-    """Contract A, default settings."""
-    return start_tiny()
+def start_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartTiny]:
+    """`start_tiny(**settings)`: a server whose model "tiny" has these settings in model.json; ended with the module."""
+    with _starter(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Contract A, default settings. All modules share it: it is left loaded and idle."""
+    with _starter(tmp_path_factory) as start:
+        yield start()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.triton
 
 @pytest.fixture(scope="module")
 def server(start_tiny: Any) -> RunningServer:
-    started: RunningServer = start_tiny(inflight={"contract": "tensorrtllm"})
+    # Eight seats, of which four run.
+    started: RunningServer = start_tiny(
+        max_num_seqs=4, max_num_batched_tokens=64, inflight={"contract": "tensorrtllm", "max_queue_size": 4}
+    )
     return started
 
 
@@ -176,17 +179,14 @@ def test_our_client_speaks_it_too(server: RunningServer, oracle: str) -> None:
     assert len(pieces) > 1
 
 
-def test_a_batch_that_the_queue_cannot_hold_is_answered_once_as_a_whole(start_tiny: Any) -> None:
-    small: RunningServer = start_tiny(
-        max_num_seqs=1, max_num_batched_tokens=64, inflight={"contract": "tensorrtllm", "max_queue_size": 1}
-    )
+def test_a_batch_that_the_queue_cannot_hold_is_answered_once_as_a_whole(server: RunningServer) -> None:
     batch = {
-        "text_input": rows(*["Once upon"] * 8),
-        "max_tokens": column(np.int32, *[50] * 8),
-        "stream": column(np.bool_, *[True] * 8),
+        "text_input": rows(*["Once upon"] * 16),
+        "max_tokens": column(np.int32, *[50] * 16),
+        "stream": column(np.bool_, *[True] * 16),
     }
     for _ in range(3):
-        answer = ask(small, **batch)
+        answer = ask(server, **batch)
         assert len(answer.errors) == 1
         assert answer.errors[0].startswith("UNAVAILABLE: the queue is full")
-    assert ask(small, **EXCLUDE).is_final == [True]
+    assert ask(server, **EXCLUDE).is_final == [True]

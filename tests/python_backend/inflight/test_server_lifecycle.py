@@ -68,13 +68,9 @@ def test_not_ready_before_ready_after_the_load(server: RunningServer) -> None:
 @pytest.mark.parametrize(
     ("model_json", "config_pbtxt", "message"),
     [
-        ({"max_modle_len": 3}, "", "did you mean 'max_model_len'"),
-        ({"model": "nowhere"}, "", "nowhere"),
-        ({"inflight": {"contract": "openai"}}, "", "inflight.contract must be one of"),
-        ({}, "max_batch_size: 8", "max_batch_size is 0"),
-        ({}, "instance_group [{ count: 2 kind: KIND_CPU }]", "count 2: each instance would hold"),
+        ({"max_modle_len": 3}, "", "did you mean 'max_model_len'"),  # where the configuration is completed
         ({}, "dynamic_batching { }", "dynamic_batching would only delay"),
-        ({"device": "cuda"}, "", "asks for device 'cuda', but Triton places this instance on 'cpu'"),
+        ({"device": "cuda"}, "", "asks for device 'cuda', but Triton places this instance on 'cpu'"),  # in initialize
     ],
 )
 def test_a_reload_that_fails_says_why_and_the_old_model_goes_on(
@@ -131,8 +127,8 @@ def test_a_killed_stub_ends_a_stream_by_its_deadline_and_a_reload_mends(server: 
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text == oracle
 
 
-def test_a_few_loads_leave_nothing_behind(server: RunningServer, oracle: str) -> None:
-    cycle_and_compare(server, oracle, num_cycles=2)
+def test_another_load_leaves_nothing_behind(server: RunningServer, oracle: str) -> None:
+    cycle_and_compare(server, oracle, num_cycles=1)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
-from pilot_client.repository import unload
+from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
 from pilot_testing.llm_clients import model_metrics, wait_for
 
@@ -28,15 +28,30 @@ def prompt(client: int) -> str:
     return PROMPTS[client % len(PROMPTS)]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"max_num_seqs": 64}, id="all at once"),
-        pytest.param({"max_num_seqs": 16, "num_gpu_blocks_override": 10}, id="queue and preemption"),
-    ],
-)
-def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, settings: dict[str, Any]) -> None:
-    server: RunningServer = start_tiny(**settings)
+@pytest.fixture(scope="module")
+def tight_server(start_tiny: Any) -> RunningServer:
+    """Few places, few seats, and blocks for a handful of requests."""
+    started: RunningServer = start_tiny(
+        max_num_seqs=16, num_gpu_blocks_override=10, inflight={"max_queue_size": NUM_CLIENTS - 16}
+    )
+    return started
+
+
+def test_survivors_get_their_oracles_when_all_run_at_once(tiny_server: RunningServer) -> None:
+    serve_many_of_whom_some_leave(tiny_server)
+
+
+def test_survivors_get_their_oracles_with_a_queue_and_preemption_and_the_server_keeps_nothing(
+    tight_server: RunningServer,
+) -> None:
+    serve_many_of_whom_some_leave(tight_server)
+    assert model_metrics(tight_server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
+    # It could not unload the model else.
+    unload(tight_server.grpc_url, "tiny", timeout_s=30)
+    load(tight_server.grpc_url, "tiny")
+
+
+def serve_many_of_whom_some_leave(server: RunningServer) -> None:
     url = server.grpc_url
     oracles = {}
     for client in range(NUM_CLIENTS):
@@ -67,27 +82,21 @@ def test_survivors_get_their_oracles_and_all_blocks_come_back(start_tiny: Any, s
         return not any(metrics[f"vllm:{name}"] for name in names)
 
     wait_for(is_idle, 5, "all blocks are back")
-    if "num_gpu_blocks_override" in settings:
-        assert model_metrics(server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
     assert generate(url, "tiny", prompt(0), params(0)).text == oracles[(prompt(0), tuple(params(0).items()))]
-    # The server keeps nothing of those who left: it could not unload the model else.
-    unload(url, "tiny", timeout_s=30)
 
 
-def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(start_tiny: Any) -> None:
-    server: RunningServer = start_tiny(
-        max_num_seqs=1, max_model_len=4096, kv_cache_memory_bytes=32 << 20, inflight={"max_queue_size": 2}
-    )
-    with ThreadPoolExecutor(12) as threads:
+def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tight_server: RunningServer) -> None:
+    num_clients = 2 * NUM_CLIENTS
+    with ThreadPoolExecutor(num_clients) as threads:
 
         def run(_client: int) -> str:
             try:
-                return generate(server.grpc_url, "tiny", "Once", {"max_tokens": 150, "temperature": 0}).text
+                return generate(tight_server.grpc_url, "tiny", "Once", {"max_tokens": 40, "temperature": 0}).text
             except ModelNotReadyError as error:
                 return str(error)
 
-        answers = list(threads.map(run, range(12)))
+        answers = list(threads.map(run, range(num_clients)))
     refused = [answer for answer in answers if "the queue is full" in answer]
-    assert 12 - len(refused) >= 3
-    assert len(refused) >= 5
+    assert num_clients - len(refused) >= NUM_CLIENTS
+    assert len(refused) >= 8
     assert len({answer for answer in answers if answer not in refused}) == 1
