@@ -30,6 +30,7 @@ BACKENDS = {
     "square": Backend((), None),
     # Ours.
     "inflight": Backend((), "model.json"),
+    "torch_pipeline": Backend((), None),
 }
 PLATFORMS = {platform: name for name, backend in BACKENDS.items() for platform in backend.platforms}
 # Files by which the server chooses the backend of a configuration that names none, in its order.

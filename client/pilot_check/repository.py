@@ -15,7 +15,7 @@ from pilot_client import model_config
 from pilot_client.errors import ConfigError
 
 # What the embedded server has: its own Python backend, and ours.
-EMBEDDED_BACKENDS = frozenset({"python", "onnxruntime", "inflight"})
+EMBEDDED_BACKENDS = frozenset({"python", "onnxruntime", "inflight", "torch_pipeline"})
 
 
 def check_repository(

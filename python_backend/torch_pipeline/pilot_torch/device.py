@@ -1,0 +1,104 @@
+"""Where the module runs.
+
+    CPU    the run is done when `run` returns
+    CUDA   `run` only lines work up; three streams let the copies of one batch overlap the computation of another
+
+           upload    |H2D 1|H2D 2|H2D 3|
+           compute         |run 1      |run 2      |
+           download                    |D2H 1|     |D2H 2|
+
+Shared state: none. One thread calls `run`; `Pending.wait` may be called from another.
+The path for CUDA has not been run on a GPU yet.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from pilot_torch.buffers import BufferPool, as_tensor
+from pilot_torch.errors import LoadError
+from pilot_torch.grouping import Tensors
+
+# The module, with its outputs by name.
+Forward = Callable[[Tensors], Tensors]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Outputs on the host, complete after `wait`; they lie in `buffers`, if any."""
+
+    outputs: Tensors
+    buffers: list[torch.Tensor]
+    done: Any = None
+
+    def wait(self) -> None:
+        if self.done is not None:
+            self.done.synchronize()
+
+
+class Device(Protocol):
+    torch_device: torch.device
+    is_pinned: bool
+
+    def run(self, forward: Forward, inputs: Tensors, pool: BufferPool) -> Pending: ...
+
+
+class CpuDevice:
+    torch_device = torch.device("cpu")
+    is_pinned = False
+
+    def run(self, forward: Forward, inputs: Tensors, pool: BufferPool) -> Pending:
+        with torch.inference_mode():
+            return Pending(forward(inputs), [])
+
+
+class CudaDevice:
+    is_pinned = True
+
+    def __init__(self, index: int) -> None:
+        self.torch_device = torch.device("cuda", index)
+        self._upload, self._compute, self._download = (_stream(self.torch_device) for _ in range(3))
+
+    def run(self, forward: Forward, inputs: Tensors, pool: BufferPool) -> Pending:
+        with torch.inference_mode(), torch.cuda.device(self.torch_device):
+            with torch.cuda.stream(self._upload):
+                on_device = {name: t.to(self.torch_device, non_blocking=True) for name, t in inputs.items()}
+            self._compute.wait_stream(self._upload)
+            with torch.cuda.stream(self._compute):
+                for tensor in on_device.values():
+                    # Made on another stream: its memory must not be used again before this stream is done with it.
+                    tensor.record_stream(self._compute)
+                results = forward(on_device)
+            self._download.wait_stream(self._compute)
+            outputs, buffers = {}, []
+            with torch.cuda.stream(self._download):
+                for name, result in results.items():
+                    buffers.append(pool.take(result.numel() * result.dtype.itemsize))
+                    outputs[name] = as_tensor(buffers[-1], result.shape, result.dtype)
+                    outputs[name].copy_(result, non_blocking=True)
+                    result.record_stream(self._download)
+                return Pending(outputs, buffers, self._download.record_event())
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def choose_device(kind: str, index: int) -> Device:
+    """The device of an instance of `kind` (CPU or GPU).
+
+    Raises:
+        LoadError: torch sees no such GPU.
+    """
+    if kind == "CPU":
+        return CpuDevice()
+    if kind != "GPU":
+        raise LoadError(f"instance_group kind KIND_{kind} is not served: say KIND_AUTO, KIND_CPU or KIND_GPU")
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        raise LoadError(
+            f"the instance is on GPU {index}, but torch {torch.__version__} sees {torch.cuda.device_count()} GPUs: "
+            "install a CUDA build of torch, or say KIND_CPU"
+        )
+    return CudaDevice(index)

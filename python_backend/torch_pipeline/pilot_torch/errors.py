@@ -1,0 +1,18 @@
+"""What goes wrong in this backend. Triton shows the message to whoever loads the model or sends the request.
+
+BackendError
+  LoadError       the model cannot be served as it is configured: its load fails
+  RequestError    one request is wrong; the others of its batch are served
+"""
+
+
+class BackendError(Exception):
+    """Root of the errors of this backend."""
+
+
+class LoadError(BackendError):
+    """The model cannot be served as it is configured."""
+
+
+class RequestError(BackendError):
+    """One request is wrong."""
