@@ -5,6 +5,7 @@ ExportError
   TraceError      the module cannot be turned into an ONNX graph
   ConvertError    an LLM cannot be turned into the files that the backend loads
   VariantError    a precision variant cannot be made
+  TensorRtError   TensorRT does not take the graph, or its shapes
   VerifyError     the variants cannot be compared with the original
   InstallError    the files cannot be put into the repository
 """
@@ -35,6 +36,10 @@ class ConvertError(ExportError):
 
 class VariantError(ExportError):
     step = "variant"
+
+
+class TensorRtError(ExportError):
+    step = "tensorrt"
 
 
 class VerifyError(ExportError):

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export import manifest as manifests
-from pilot_export.errors import SpecError, TraceError, VariantError, VerifyError
+from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError, VerifyError
 from pilot_export.gate import judge
 from pilot_export.measures import Quality
 from pilot_export.onnx_files import size_bytes
 from pilot_export.onnx_original import SAYS, OnnxOriginal
-from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, Recipe, Source, file_name
+from pilot_export.recipes import ANY, BASE, GPU, ONNXRUNTIME_CPU, TENSORRT, Recipe, Source, file_name
 from pilot_export.report import VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
 from pilot_export.speed import Speed, measure_speeds
 from pilot_export.steps import Steps
+from pilot_export.tensorrt.prove import prove
 from pilot_export.trace import check_valid, trace_to_onnx
 from pilot_export.verify import Reference, compare, onnx_runner, original_runner, run_reference
 
@@ -108,8 +109,11 @@ def _make_variants(
         try:
             with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
                 notes[recipe.precision] = make_variant(recipe, Source(spec, paths[BASE], scratch), path)
+            if recipe.target in (GPU, TENSORRT):
+                with steps.run(f"tensorrt-{recipe.precision}", f"Having TensorRT build {recipe.precision}"):
+                    notes[recipe.precision] += prove(spec, recipe.precision, path, release)
             paths[recipe.precision] = path
-        except VariantError as error:
+        except (TensorRtError, VariantError) as error:
             not_made[recipe.precision] = str(error)
     return paths, not_made, notes
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilot_export.onnx_files import save
 from pilot_export.recipes.calibration import CALIBRATORS, split_rows, write_ranges
 from pilot_export.recipes.recipe import Source
 from pilot_export.recipes.sensitivity import rank_by_error
@@ -157,8 +158,10 @@ def _prepare(fp32_path: Path, path: Path) -> Path:
     model = onnx.load(str(fp32_path))
     for index, node in enumerate(model.graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
-    # Symbolic shape inference needs sympy tricks that some graphs break; onnx's own is enough for QDQ.
-    quant_pre_process(model, str(path), skip_symbolic_shape=True)
+    named = path.with_name(f"named-{path.name}")
+    save(model, named)
+    # Symbolic shape inference breaks on some graphs; onnx's own is enough for QDQ.
+    quant_pre_process(str(named), str(path), skip_symbolic_shape=True)
     return path
 
 
