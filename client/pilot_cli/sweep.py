@@ -8,6 +8,7 @@ import click
 
 from pilot_cli.output import json_option, print_json
 from pilot_cli.repositories import default_repository
+from pilot_cli.request_options import request_options, requests_of
 from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     help="Folder for the study and the chosen config.pbtxt.  [default: build/results/MODEL]",
 )
 @sweep_options
+@request_options
 @json_option
 def command(
     model: str,
@@ -96,6 +98,7 @@ def command(
             results_dir=results_dir,
             model_dir=model_dir,
             may_reload=url is None or allow_reload,
+            requests=requests_of(options),
             **options,
         )
         outcome = run(server, analyzer, request, watch=watcher, say=watcher.say)

@@ -69,6 +69,26 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--max-batch", type=IntList(least=1), help="Largest batches to try.  [default: 1,4,8,16,32]"),
             click.option("--delay-us", type=IntList(least=0), help="Queue delays to try, us.  [default: 0,1000,5000]"),
             click.option(
+                "--preferred-batch",
+                type=IntList(least=1),
+                help="Preferred batches to try.  [default: none]",
+            ),
+            click.option(
+                "--max-num-seqs",
+                type=IntList(least=1),
+                help="Of a language model: sequences that run at once.  [default: 4,8,16,32,64]",
+            ),
+            click.option(
+                "--max-num-batched-tokens",
+                type=IntList(least=1),
+                help="Of a language model: tokens of one step.  [default: 128,256,512,1024]",
+            ),
+            click.option(
+                "--block-size",
+                type=IntList(least=1),
+                help="Of a language model: tokens of a KV block.  [default: as installed]",
+            ),
+            click.option(
                 "--concurrency-max",
                 type=click.IntRange(1),
                 default=128,
@@ -79,15 +99,28 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--max-measurements", type=click.IntRange(1), default=60, show_default=True, help="End the search here."
             ),
             click.option(
-                "--input-data",
-                type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                help="Requests to send: a .npz (one array per input, first axis rows) or perf_analyzer's JSON.",
-            ),
-            click.option(
                 "--study",
                 "study_file",
                 type=click.Path(path_type=Path, dir_okay=False),
                 help="The study's SQLite file; one that exists is gone on with.  [default: below --out]",
+            ),
+            click.option(
+                "--attribution/--no-attribution",
+                default=True,
+                show_default=True,
+                help="Measure what each knob of the chosen configuration brought.",
+            ),
+            click.option(
+                "--protection/--no-protection",
+                default=True,
+                show_default=True,
+                help="Bound the queue of the chosen configuration, and measure it at twice its load.",
+            ),
+            click.option(
+                "--rate",
+                "rate_per_s",
+                type=click.FloatRange(0, min_open=True),
+                help="Requests/s to serve: say how many replicas that needs.",
             ),
             click.option("--fresh", is_flag=True, help="Measure anew instead of going on with an earlier study."),
         )
@@ -106,5 +139,9 @@ def levels_of(options: dict[str, Any]) -> "Levels":
         intra_op_threads=options.pop("threads"),
         max_batches=options.pop("max_batch"),
         queue_delays_us=options.pop("delay_us"),
+        preferred_batches=options.pop("preferred_batch"),
+        max_num_seqs=options.pop("max_num_seqs"),
+        max_num_batched_tokens=options.pop("max_num_batched_tokens"),
+        block_sizes=options.pop("block_size"),
         max_concurrency=options.pop("concurrency_max"),
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
+from pilot_cli.request_options import request_options, requests_of
 from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     help="Folder for the working copy (model_repository/) and the results.",
 )
 @sweep_options
+@request_options
 @json_option
 def command(
     target_name: str,
@@ -88,12 +90,13 @@ def command(
                 levels=levels,
                 results_dir=results_dir,
                 model_dir=target.model_dir,
+                requests=requests_of(options),
                 **options,
             )
             outcome = run(server, analyzer, request, watch=watcher, say=say)
             watcher.step(4, "Configuration")
             _install(target, outcome, server, say)
-        files = write_report(outcome.study_file, results_dir)
+        files = write_report(outcome.study_file, results_dir, options["rate_per_s"])
     if as_json:
         report = {"html": str(files.html), "png": str(files.png), "csv": str(files.csv)}
         print_json({"model": target.model, **outcome_json(outcome), "report": report})

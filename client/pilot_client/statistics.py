@@ -1,6 +1,7 @@
 """Triton's own counters of a model: how many requests, in which batches, and where their time went."""
 
-from dataclasses import dataclass, fields
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pilot_client.connection import grpc_connection
@@ -35,6 +36,8 @@ class ModelStatistics:
     cache_hit_ns: int = 0
     cache_miss_count: int = 0
     cache_miss_ns: int = 0
+    # Batches that the backend ran, by their number of rows.
+    batch_counts: Counter[int] = field(default_factory=Counter)
 
     def since(self, earlier: "ModelStatistics") -> "ModelStatistics":
         """What happened between `earlier` and this reading, as counters of their own.
@@ -42,10 +45,10 @@ class ModelStatistics:
         Raises:
             ClientError: a counter went back, so the model was loaded anew in between.
         """
-        difference = {field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
+        difference = {name: getattr(self, name) - getattr(earlier, name) for name in _COUNTERS}
         if any(value < 0 for value in difference.values()):
             raise ClientError("the model was loaded anew between two readings of its statistics: measure again")
-        return ModelStatistics(**difference)
+        return ModelStatistics(**difference, batch_counts=self.batch_counts - earlier.batch_counts)
 
     @property
     def queue_ms(self) -> float | None:
@@ -74,6 +77,9 @@ class ModelStatistics:
         return self.inference_count / self.execution_count if self.execution_count else None
 
 
+_COUNTERS = tuple(field.name for field in fields(ModelStatistics) if field.name != "batch_counts")
+
+
 def read(url: str, model: str, timeout_s: float = 10.0) -> ModelStatistics:
     """The counters of `model` now.
 
@@ -82,8 +88,10 @@ def read(url: str, model: str, timeout_s: float = 10.0) -> ModelStatistics:
     """
     with grpc_connection(url) as connection:
         response: Any = connection.get_inference_statistics(model, client_timeout=timeout_s)
-    totals = dict.fromkeys((field.name for field in fields(ModelStatistics)), 0)
+    totals = dict.fromkeys(_COUNTERS, 0)
+    batch_counts: Counter[int] = Counter()
     for row in response.model_stats:
+        batch_counts.update({batch.batch_size: batch.compute_infer.count for batch in row.batch_stats})
         totals["inference_count"] += row.inference_count
         totals["execution_count"] += row.execution_count
         for duration in (
@@ -98,7 +106,7 @@ def read(url: str, model: str, timeout_s: float = 10.0) -> ModelStatistics:
         ):
             totals[f"{duration}_count"] += getattr(row.inference_stats, duration).count
             totals[f"{duration}_ns"] += getattr(row.inference_stats, duration).ns
-    return ModelStatistics(**totals)
+    return ModelStatistics(**totals, batch_counts=batch_counts)
 
 
 def _mean_ms(total_ns: int, count: int) -> float | None:

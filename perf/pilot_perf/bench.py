@@ -6,27 +6,31 @@ raises, because then no other trial can succeed.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import repository, statistics
 from pilot_client.errors import ClientError
 from pilot_client.statistics import ModelStatistics
-from pilot_perf.analyzer import Target, measure_load, warm_up
-from pilot_perf.analyzer_output import AnalyzerResult
-from pilot_perf.config_override import apply
-from pilot_perf.errors import AnalyzerError, KnobError, UnsteadyError
+from pilot_perf.config_override import ENGINE_BACKENDS, apply, backend_of
+from pilot_perf.errors import (
+    AnalyzerError,
+    EmptyWindowsError,
+    FailedRequestsError,
+    InputDataError,
+    KnobError,
+    UnsteadyError,
+)
 from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.loading import Loader
 from pilot_perf.measures import Figures, Measurement, Point, Stages, Trial
-from pilot_perf.process_cpu import cpu_seconds_between, tree_cpu_seconds
-from pilot_perf.slo import Slo
-from pilot_perf.usage import Usage
+from pilot_perf.target import Target
 from pilot_perf.windows import WindowPlan, disagreement
-from pilot_server.toolchain import PerfAnalyzer
 
-WARM_UP_MS = 400
 UNSTEADY_ATTEMPTS = 2
+# Windows without an answer become this much longer.
+LONGER = 4
 
 # Measures one trial with windows of the given plan.
 Measure = Callable[[Trial, WindowPlan], Measurement]
@@ -39,115 +43,133 @@ class Bench:
     `loaded` is what the server runs now, None when that is not known (a load has failed).
     """
 
-    analyzer: PerfAnalyzer
-    target: Target
+    loader: Loader
     installed: ModelConfig
-    slo: Slo
-    server_pid: int | None = None
     loaded: Knobs | None = field(default=UNTUNED)
     _warm: Point | None = None
 
     def measure(self, trial: Trial, plan: WindowPlan) -> Measurement:
         try:
-            self._load(trial.knobs)
+            self.load(trial.knobs)
             self._warm_up(trial)
             return self._measure_steady(trial, plan)
-        except (AnalyzerError, KnobError, ClientError) as error:
+        except (AnalyzerError, KnobError, InputDataError, ClientError) as error:
             return Measurement(trial, "failed", problem=" ".join(str(error).split()))
 
     def restore(self) -> None:
         """Load the untuned configuration again."""
-        self._load(UNTUNED)
+        self.load(UNTUNED)
 
-    def _load(self, knobs: Knobs) -> None:
+    def load(self, knobs: Knobs) -> None:
+        """Have the server run the configuration, where it does not already."""
         if self.loaded == knobs:
             return
         self.loaded = None
+        url, model = self._where
         config = apply(self.installed, knobs)
-        repository.load(self.target.grpc_url, self.target.model, config)
-        repository.wait_ready(self.target.grpc_url, self.target.model)
+        if backend_of(config) in ENGINE_BACKENDS:
+            # Both at once would need the memory twice, and the engine would take what the old one leaves.
+            repository.unload(url, model)
+        repository.load(url, model, config)
+        repository.wait_ready(url, model)
         self.loaded, self._warm = knobs, None
+
+    @property
+    def target(self) -> Target:
+        return self.loader.target
+
+    @property
+    def _where(self) -> tuple[str, str]:
+        return self.target.grpc_url, self.target.model
 
     def _warm_up(self, trial: Trial) -> None:
         """Once per load and configuration: the first batches of each size pay for allocations."""
-        if self._warm != trial.point:
+        if self._warm == trial.point:
+            return
+        try:
             with self._served():
-                warm_up(self.analyzer, self.target, trial.concurrency, WARM_UP_MS)
-            self._warm = trial.point
+                self.loader.warm_up(trial)
+        except FailedRequestsError:
+            if not self._counts_failures(trial):
+                raise
+        self._warm = trial.point
+
+    def _counts_failures(self, trial: Trial) -> bool:
+        """Whether failures are a result: in an open loop, where a queue may refuse, and under a budget on them."""
+        return trial.rate_per_s is not None or any(b.measure == "error_rate" for b in self.loader.slo.budgets)
 
     @contextmanager
     def _served(self) -> Iterator[list[ModelStatistics]]:
         """Gives what the server did in the block, once it has ended.
 
-        perf_analyzer leaves failed requests out of its numbers without a word, so they are looked for here.
+        perf_analyzer may leave failed requests out of its numbers without a word, so they are looked for here.
         """
-        url, model = self.target.grpc_url, self.target.model
-        before = statistics.read(url, model)
+        before = statistics.read(*self._where)
         result: list[ModelStatistics] = []
         problem: AnalyzerError | None = None
         try:
             yield result
         except AnalyzerError as error:
             problem = error
-        served = statistics.read(url, model).since(before)
+        served = statistics.read(*self._where).since(before)
         if served.fail_count:
             asked = served.fail_count + served.success_count
-            raise AnalyzerError(
-                f"{served.fail_count} of {asked} requests failed; the server's log says why"
-            ) from problem
+            words = f": {problem}" if isinstance(problem, FailedRequestsError) else "; the server's log says why"
+            raise FailedRequestsError(f"{served.fail_count} of {asked} requests failed{words}") from problem
         if problem is not None:
             raise problem
         result.append(served)
 
     def _measure_steady(self, trial: Trial, plan: WindowPlan) -> Measurement:
         """Measure, longer where there are too few requests, and once more where the windows disagree."""
-        window_ms, problem = plan.window_ms, ""
-        for _ in range(UNSTEADY_ATTEMPTS):
+        slo, window_ms, problem, attempts = self.loader.slo, plan.window_ms, "", 0
+        while attempts < UNSTEADY_ATTEMPTS:
             try:
-                result, figures = self._measure_once(trial, window_ms)
-                if longer := plan.longer(window_ms, result.num_requests, self.slo):
+                figures = self._measure_once(trial, window_ms)
+                if longer := plan.longer(window_ms, figures.num_requests, slo):
                     window_ms = longer
-                    result, figures = self._measure_once(trial, window_ms)
-            except UnsteadyError as error:
+                    figures = self._measure_once(trial, window_ms)
+            except EmptyWindowsError as error:
                 problem = str(error)
+                if window_ms >= plan.max_window_ms:
+                    break
+                window_ms = min(LONGER * window_ms, plan.max_window_ms)
                 continue
-            if missing := self.slo.unmeasured(figures):
-                names = ", ".join(budget.name for budget in missing)
-                return Measurement(
-                    trial, "failed", problem=f"{names} was not measured: this model or load has no such number"
-                )
-            if result.num_requests < self.slo.min_requests / 2:
+            except UnsteadyError as error:
+                problem, attempts = str(error), attempts + 1
+                continue
+            if figures.num_requests < slo.min_requests / 2:
                 problem = (
-                    f"{result.num_requests} requests in {result.window_s:.0f} s are too few for {self.slo}: "
-                    f"about {self.slo.min_requests} are needed"
+                    f"{figures.num_requests} requests in {figures.window_s:.0f} s are too few for {slo}: "
+                    f"about {slo.min_requests} are needed"
                 )
                 break
-            problem = disagreement(result.window_rates_per_s, result.num_requests) or ""
+            problem, attempts = disagreement(figures.window_rates_per_s, figures.num_requests) or "", attempts + 1
             if not problem:
                 return Measurement(trial, "measured", figures)
         return Measurement(trial, "unstable", problem=problem)
 
-    def _measure_once(self, trial: Trial, window_ms: int) -> tuple[AnalyzerResult, Figures]:
-        cpu_before = {} if self.server_pid is None else tree_cpu_seconds(self.server_pid)
-        with self._served() as served:
-            result = measure_load(self.analyzer, self.target, trial.concurrency, window_ms)
-        cpu_s = None
-        if self.server_pid is not None:
-            cpu_s = cpu_seconds_between(cpu_before, tree_cpu_seconds(self.server_pid))
-        stages = Stages(
-            served[0].queue_ms,
-            served[0].compute_input_ms,
-            served[0].compute_infer_ms,
-            served[0].compute_output_ms,
-            served[0].mean_batch_size,
-        )
-        figures = Figures(
-            result.throughput_per_s,
-            result.latency_ms,
-            result.num_requests,
-            result.window_s,
-            stages,
-            Usage(server_cpu_cores=None if cpu_s is None else cpu_s / result.window_s),
-            window_rates_per_s=result.window_rates_per_s,
-        )
-        return result, figures
+    def _measure_once(self, trial: Trial, window_ms: int) -> Figures:
+        try:
+            with self._served() as served:
+                figures = self.loader.by_analyzer(trial, window_ms)
+            return replace(figures, stages=_stages(served[0]), batch_counts=dict(served[0].batch_counts))
+        except FailedRequestsError as error:
+            if not self._counts_failures(trial):
+                raise FailedRequestsError(
+                    f"{error}. A budget on the error rate (--slo error_rate:0.01) counts failures instead"
+                ) from error
+        before = statistics.read(*self._where)
+        figures = self.loader.by_own_client(trial, window_ms)
+        done = statistics.read(*self._where).since(before)
+        return replace(figures, stages=_stages(done), batch_counts=dict(done.batch_counts))
+
+
+def _stages(served: ModelStatistics) -> Stages:
+    return Stages(
+        served.queue_ms,
+        served.compute_input_ms,
+        served.compute_infer_ms,
+        served.compute_output_ms,
+        served.mean_batch_size,
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from pilot_perf.config_override import THREADED_BACKENDS, apply, backend_of, model_file
+from pilot_perf.config_override import ENGINE_BACKENDS, THREADED_BACKENDS, apply, backend_of, model_file
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import Knobs
 from pilot_perf.search.space import Space
@@ -13,6 +13,8 @@ from pilot_perf.search.space import Space
 DEFAULT_BATCHES = (1, 4, 8, 16, 32)
 DEFAULT_DELAYS_US = (0, 1000, 5000)
 DEFAULT_MAX_CONCURRENCY = 128
+DEFAULT_NUM_SEQS = (4, 8, 16, 32, 64)
+DEFAULT_BATCHED_TOKENS = (128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Levels:
     intra_op_threads: tuple[int, ...] | None = None
     max_batches: tuple[int, ...] | None = None
     queue_delays_us: tuple[int, ...] | None = None
+    preferred_batches: tuple[int, ...] | None = None
+    max_num_seqs: tuple[int, ...] | None = None
+    max_num_batched_tokens: tuple[int, ...] | None = None
+    block_sizes: tuple[int, ...] | None = None
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY
 
     @property
@@ -35,8 +41,19 @@ class Levels:
             "--threads": self.intra_op_threads,
             "--max-batch": self.max_batches,
             "--delay-us": self.queue_delays_us,
+            "--preferred-batch": self.preferred_batches,
+            **self.of_engine,
         }
         return [name for name, levels in options.items() if levels is not None]
+
+    @property
+    def of_engine(self) -> dict[str, tuple[int, ...] | None]:
+        """The options about a language model's engine."""
+        return {
+            "--max-num-seqs": self.max_num_seqs,
+            "--max-num-batched-tokens": self.max_num_batched_tokens,
+            "--block-size": self.block_sizes,
+        }
 
 
 def space_for(installed: ModelConfig, levels: Levels, cpus: int, version_dir: Path | None) -> Space:
@@ -45,13 +62,40 @@ def space_for(installed: ModelConfig, levels: Levels, cpus: int, version_dir: Pa
     Raises:
         KnobError: a level was asked for that this model cannot take.
     """
+    if backend_of(installed) in ENGINE_BACKENDS:
+        return _engine_space(installed, levels)
+    if asked := [name for name, values in levels.of_engine.items() if values is not None]:
+        raise KnobError(
+            f"{installed.name}: {', '.join(asked)} are arguments of a language model's engine, which only the backend "
+            f"{', '.join(ENGINE_BACKENDS)} reads from config.pbtxt; this model's is {backend_of(installed)!r}"
+        )
     batches = _batches(installed, levels.max_batches)
+    if levels.preferred_batches is not None and (not batches or max(batches) < 2):
+        raise KnobError(f"{installed.name}: --preferred-batch needs a model that batches, and a --max-batch above 1")
     return Space(
         precisions=_precisions(installed, levels.precisions, version_dir),
         instances=_sorted(levels.instances) or _powers_to(cpus),
         intra_op_threads=_threads(installed, levels.intra_op_threads, cpus),
         max_batches=batches,
         queue_delays_us=(_sorted(levels.queue_delays_us) or DEFAULT_DELAYS_US) if batches and max(batches) > 1 else (),
+        preferred_batches=_sorted(levels.preferred_batches),
+        max_concurrency=levels.max_concurrency,
+    )
+
+
+def _engine_space(installed: ModelConfig, levels: Levels) -> Space:
+    """One engine batches all requests, token by token: instances, batches and delays mean nothing to it."""
+    own = set(levels.of_engine)
+    if asked := [name for name in levels.named if name not in own]:
+        raise KnobError(
+            f"{installed.name}: {', '.join(asked)} mean nothing to the backend {backend_of(installed)}, which batches "
+            f"inside one engine; its knobs are {', '.join(levels.of_engine)}"
+        )
+    return Space(
+        max_num_seqs=_sorted(levels.max_num_seqs) or DEFAULT_NUM_SEQS,
+        max_num_batched_tokens=_sorted(levels.max_num_batched_tokens) or DEFAULT_BATCHED_TOKENS,
+        # Another size than the kernels are made for is slower: only where it was asked for.
+        block_sizes=_sorted(levels.block_sizes),
         max_concurrency=levels.max_concurrency,
     )
 

@@ -79,7 +79,7 @@ class Figures:
     ttft_ms: dict[str, float] | None = None
     itl_ms: dict[str, float] | None = None
     output_tokens_per_s: float | None = None
-    # 1 / inter-token latency, mean over the requests: what one reader sees.
+    # 1 / mean inter-token latency: what one reader sees.
     output_tokens_per_s_per_user: float | None = None
     # Completions that kept every budget that is about a single request, per second.
     goodput_per_s: float | None = None
@@ -90,7 +90,8 @@ class Figures:
     # Of an open loop: the rate that was asked for, and the share of requests that the client could not send in time.
     asked_rate_per_s: float | None = None
     late_sends: float | None = None
-    # Of an overload: how long requests took that were refused, by statistic; `error_rate` is their share.
+    # Requests that the queue refused: their share of all (it is part of the error rate), and how long that took.
+    refused_rate: float | None = None
     refused_ms: dict[str, float] | None = None
 
     def value(self, measure: str, statistic: str | None = None) -> float | None:

@@ -1,7 +1,7 @@
 """Puts a study together from a running server, a model and what the user asked for, and runs it to its outcome."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +11,30 @@ from pilot_base.cpus import usable_cpus
 from pilot_base.progress import Say, silent
 from pilot_client import model_config, repository
 from pilot_client.errors import ClientError, ModelNotReadyError
-from pilot_perf.analyzer import Target
+from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
-from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
+from pilot_perf.conditions import machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import Levels, same_as_installed, space_for
-from pilot_perf.errors import BudgetError, PerfError
-from pilot_perf.input_data import prepare_file
+from pilot_perf.errors import PerfError
 from pilot_perf.knobs import Knobs
+from pilot_perf.loading import Loader
 from pilot_perf.measures import Measurement
+from pilot_perf.overload import Protection
 from pilot_perf.remote import server_version
+from pilot_perf.replicas import Replicas, replicas_for, served_within_budget
+from pilot_perf.requests import RequestOptions, Requests, requests_for
 from pilot_perf.search.best import nearest_miss
 from pilot_perf.search.space import Space
 from pilot_perf.slo import Slo
 from pilot_perf.store import Store
 from pilot_perf.study import CONFIRM_WINDOWS, MAX_MEASUREMENTS, SEARCH_WINDOWS, Study, Watch
+from pilot_perf.target import target_for
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import PerfAnalyzer
 
 VERSION_DIR = "1"
-# What perf_analyzer reports without being asked.
-USUAL_STATISTICS = ("avg", "p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,16 @@ class Request:
     levels: Levels
     results_dir: Path
     model_dir: Path | None = None
-    input_data: Path | None = None
+    requests: RequestOptions = field(default_factory=RequestOptions)
     study_file: Path | None = None
     max_measurements: int = MAX_MEASUREMENTS
     may_reload: bool = True
     fresh: bool = False
+    # Whether to measure what each knob brought, and which bound of the queue protects the chosen configuration.
+    attribution: bool = True
+    protection: bool = True
+    # Requests/s that are to be served; None: nothing was said.
+    rate_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,16 @@ class Outcome:
     config_file: Path | None
     # What a reader must know before believing the verdict.
     warning: str | None = None
+    attribution: Attribution | None = None
+    protection: Protection | None = None
+    replicas: Replicas | None = None
+
+    @property
+    def installable(self) -> Knobs | None:
+        """The chosen knobs with the bound of the queue that protects them, where one does."""
+        if self.protection is not None and self.protection.knobs is not None:
+            return self.protection.knobs
+        return self.chosen
 
     @property
     def chosen(self) -> Knobs | None:
@@ -115,15 +132,15 @@ def run(
         request.results_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PerfError(f"{request.results_dir} cannot be made: {error.strerror}. Name another folder") from error
-    data = None if request.input_data is None else prepare_file(request.input_data, request.results_dir)
-    conditions = _conditions(url, analyzer, request, installed, space, data)
+    requests = requests_for(installed, request.requests, request.results_dir, request.model_dir)
+    conditions = _conditions(url, analyzer, request, installed, space, requests)
     study_file = (
         request.study_file or request.results_dir / f"study-{text_hash(repr(sorted(conditions.items())))}.sqlite"
     )
     if request.fresh:
         study_file.unlink(missing_ok=True)
-    target = Target(url, model, data, _extra_percentile(request.slo))
-    bench = Bench(analyzer, target, installed, request.slo, server.pid)
+    target = target_for(url, installed, requests, request.slo)
+    bench = Bench(Loader(analyzer, target, installed, request.slo, server.pid, request.requests.seed), installed)
     source = _source_config(request, installed)
     with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
         if known := len(store.rows()):
@@ -136,8 +153,8 @@ def run(
             usable_cpus(),
             same_as_installed(installed, space),
             request.max_measurements,
-            _require_alive(server),
-            watch,
+            require_alive=_require_alive(server),
+            watch=watch,
         )
         try:
             winner = study.search()
@@ -146,6 +163,7 @@ def run(
                 if not store.rows("confirm"):
                     say("Measuring the untuned and the chosen configuration in turn")
                 verdict = study.confirm()
+            attribution, protection = _explain(study, verdict, request, say)
         except BaseException:
             # One of ours is about to be stopped.
             if server.pid is None and server.is_alive():
@@ -157,15 +175,44 @@ def run(
         history = store.measurements("search")
         warning = None if verdict is None else drift_note(history, verdict)
         near = nearest_miss(history, request.slo)
-        outcome = Outcome(study_file, request.slo, len(store.rows()), winner, near, verdict, None, warning)
-    if outcome.verdict is None or outcome.chosen is None:
+        outcome = Outcome(
+            study_file,
+            request.slo,
+            len(store.rows()),
+            winner,
+            near,
+            verdict,
+            None,
+            warning,
+            attribution,
+            protection,
+        )
+    if request.rate_per_s is not None and (measured := served_within_budget(winner, verdict)) is not None:
+        outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
+    if outcome.verdict is None or outcome.installable is None:
         return outcome
-    tuned = apply(source, outcome.chosen)
+    tuned = apply(source, outcome.installable)
     return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
 
 
+def _explain(
+    study: Study, verdict: Verdict | None, request: Request, say: Say
+) -> tuple[Attribution | None, Protection | None]:
+    """The phases after the confirmation, where it has found a gain."""
+    if verdict is None or not verdict.is_a_gain:
+        return None, None
+    attribution, protection = None, None
+    if request.attribution:
+        say("Measuring what each knob brought")
+        attribution = study.attribute(verdict)
+    if request.protection:
+        say("Measuring at twice the load, without and with a bound of the queue")
+        protection = study.protect(verdict)
+    return attribution, protection
+
+
 def _conditions(
-    url: str, analyzer: PerfAnalyzer, request: Request, installed: ModelConfig, space: Space, data: Path | None
+    url: str, analyzer: PerfAnalyzer, request: Request, installed: ModelConfig, space: Space, requests: Requests
 ) -> dict[str, Any]:
     return {
         **machine(),
@@ -173,7 +220,7 @@ def _conditions(
         **model_files(request.model_dir),
         "model": request.model,
         "model.config": text_hash(model_config.to_text(installed)),
-        "input_data": "random" if data is None else file_hash(data),
+        **requests.conditions,
         "slo": str(request.slo),
         "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
         "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
@@ -190,24 +237,6 @@ def _space(installed: ModelConfig, request: Request) -> Space:
             "start: add --allow-reload, or leave them out to sweep the load alone"
         )
     return Space(max_concurrency=request.levels.max_concurrency)
-
-
-def _extra_percentile(slo: Slo) -> int | None:
-    """The one percentile that perf_analyzer must be asked for.
-
-    Raises:
-        BudgetError: a budget on what is not measured.
-    """
-    other = [budget for budget in slo.budgets if budget.measure != "latency_ms"]
-    extra = [budget.percentile for budget in slo.latency_budgets if budget.statistic not in USUAL_STATISTICS]
-    if not other and not extra:
-        return None
-    if other or len(extra) > 1 or extra[0] is None or not extra[0].is_integer():
-        raise BudgetError(
-            f"{slo} cannot be measured here: latency comes as {', '.join(USUAL_STATISTICS)} and one more percentile "
-            "that is a whole number"
-        )
-    return int(extra[0])
 
 
 def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:

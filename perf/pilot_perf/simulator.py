@@ -106,8 +106,8 @@ def _wave(seed: int, number: int) -> float:
 
 def _filled(knobs: Knobs, untuned: Knobs) -> Knobs:
     default = Knobs(None, 1, 1, 1, 0)
-    pairs = [(getattr(knobs, name), getattr(untuned, name), value) for name, value in default.as_dict().items()]
-    return Knobs(*(next((value for value in triple if value is not None), None) for triple in pairs))
+    named = [(name, (getattr(knobs, name), getattr(untuned, name), value)) for name, value in default.as_dict().items()]
+    return Knobs.from_dict({name: next((v for v in values if v is not None), None) for name, values in named})
 
 
 def _closed_loop(

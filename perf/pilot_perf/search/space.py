@@ -1,5 +1,6 @@
 """The levels that each knob may take, and the neighbours of a configuration."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -20,6 +21,11 @@ class Space:
     intra_op_threads: tuple[int, ...] = ()
     max_batches: tuple[int, ...] = ()
     queue_delays_us: tuple[int, ...] = ()
+    # Each beside the configuration without one.
+    preferred_batches: tuple[int, ...] = ()
+    max_num_seqs: tuple[int, ...] = ()
+    max_num_batched_tokens: tuple[int, ...] = ()
+    block_sizes: tuple[int, ...] = ()
     max_concurrency: int = 128
 
     def __post_init__(self) -> None:
@@ -28,6 +34,10 @@ class Space:
             ("threads", self.intra_op_threads, 1),
             ("max-batch", self.max_batches, 1),
             ("delay-us", self.queue_delays_us, 0),
+            ("preferred-batch", self.preferred_batches, 1),
+            ("max-num-seqs", self.max_num_seqs, 1),
+            ("max-num-batched-tokens", self.max_num_batched_tokens, 1),
+            ("block-size", self.block_sizes, 1),
             ("concurrency-max", (self.max_concurrency,), 1),
         ):
             if any(value < least for value in values):
@@ -38,17 +48,31 @@ class Space:
         return tuple(product(self.instances or (None,), self.intra_op_threads or (None,)))
 
     def configurations(self) -> list[Knobs]:
-        """All configurations, each once: a queue delay means nothing without batches."""
+        """All configurations, each once: a queue delay and a preferred batch mean nothing without batches."""
         return list(dict.fromkeys(self._combinations()))
 
     def _combinations(self) -> Iterator[Knobs]:
-        for precision, (instances, threads), max_batch, delay in product(
-            self.precisions or (None,), self.layouts, self.max_batches or (None,), self.queue_delays_us or (None,)
+        for precision, (instances, threads), max_batch, delay, preferred, seqs, tokens, block in product(
+            self.precisions or (None,),
+            self.layouts,
+            self.max_batches or (None,),
+            self.queue_delays_us or (None,),
+            (None, *self.preferred_batches),
+            self.max_num_seqs or (None,),
+            self.max_num_batched_tokens or (None,),
+            self.block_sizes or (None,),
         ):
-            yield self.normal(Knobs(precision, instances, threads, max_batch, delay))
+            # Every running sequence decodes one token a step: an engine with fewer tokens refuses to load.
+            if (tokens or math.inf) >= (seqs or 0):
+                yield self.normal(
+                    Knobs(precision, instances, threads, max_batch, delay, preferred, seqs, tokens, block)
+                )
 
     def normal(self, knobs: Knobs) -> Knobs:
         """The one form of configurations that serve alike."""
+        # Batches go for the largest anyway, and there is none above it.
+        if knobs.max_batch is not None and (knobs.preferred_batch or 0) >= knobs.max_batch:
+            knobs = replace(knobs, preferred_batch=None)
         if knobs.max_batch == 1 and self.queue_delays_us:
             return replace(knobs, queue_delay_us=min(self.queue_delays_us))
         return knobs

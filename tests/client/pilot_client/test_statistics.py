@@ -1,5 +1,7 @@
 """Differences of Triton's counters; the counters themselves are in test_on_server.py."""
 
+from collections import Counter
+
 import pytest
 
 from pilot_client.errors import ClientError
@@ -12,6 +14,12 @@ def test_means_are_over_what_ran_in_between() -> None:
     between = later.since(earlier)
     assert between.queue_ms == pytest.approx(2.0)
     assert between.mean_batch_size == pytest.approx(4.0)
+
+
+def test_batches_of_each_size_are_those_that_ran_in_between() -> None:
+    earlier = ModelStatistics(batch_counts=Counter({1: 3, 4: 2}))
+    later = ModelStatistics(batch_counts=Counter({1: 3, 4: 7, 8: 1}))
+    assert later.since(earlier).batch_counts == {4: 5, 8: 1}
 
 
 def test_nothing_ran_is_no_measurement() -> None:

@@ -19,7 +19,7 @@ def version_dir(tmp_path: Path, *precisions: str) -> Path:
 
 def test_defaults_come_from_the_model_and_the_machine(tmp_path: Path) -> None:
     space = space_for(ONNX, Levels(), 6, version_dir(tmp_path, "int8", "fp32"))
-    assert space == Space(("fp32", "int8"), (1, 2, 4, 6), (1, 2, 4, 6), (1, 4, 8, 16, 32), (0, 1000, 5000), 128)
+    assert space == Space(("fp32", "int8"), (1, 2, 4, 6), (1, 2, 4, 6), (1, 4, 8, 16, 32), (0, 1000, 5000))
 
 
 def test_one_precision_is_no_choice(tmp_path: Path) -> None:
@@ -50,6 +50,36 @@ def test_a_model_without_a_batch_dimension_has_no_batch_and_no_delay() -> None:
 def test_levels_that_the_model_cannot_take_are_refused(levels: Levels, message: str) -> None:
     with pytest.raises(KnobError, match=message):
         space_for(parse('name: "m" backend: "python"'), levels, 2, None)
+
+
+LLM = parse('name: "llm" backend: "inflight" model_transaction_policy { decoupled: true }')
+
+
+def test_a_language_model_has_the_knobs_of_its_engine_and_no_others() -> None:
+    space = space_for(LLM, Levels(max_num_seqs=(8, 64), max_num_batched_tokens=(32, 256)), 2, None)
+    assert space.configurations() == [
+        Knobs(max_num_seqs=8, max_num_batched_tokens=32),
+        Knobs(max_num_seqs=8, max_num_batched_tokens=256),
+        # 64 sequences decode 64 tokens a step: the engine would refuse 32.
+        Knobs(max_num_seqs=64, max_num_batched_tokens=256),
+    ]
+    assert space_for(LLM, Levels(), 2, None).block_sizes == ()
+    with pytest.raises(KnobError, match="--instances, --max-batch mean nothing to the backend inflight"):
+        space_for(LLM, Levels(instances=(1,), max_batches=(4,)), 2, None)
+    with pytest.raises(KnobError, match="--block-size are arguments of a language model's engine"):
+        space_for(ONNX, Levels(block_sizes=(16,)), 2, None)
+
+
+def test_a_preferred_batch_is_tried_beside_none_and_only_below_the_largest() -> None:
+    space = space_for(ONNX, Levels((), (1,), (1,), (1, 4, 8), (0,), preferred_batches=(4,)), 2, None)
+    assert space.configurations() == [
+        Knobs(None, 1, 1, 1, 0),
+        Knobs(None, 1, 1, 4, 0),
+        Knobs(None, 1, 1, 8, 0),
+        Knobs(None, 1, 1, 8, 0, 4),
+    ]
+    with pytest.raises(KnobError, match="--preferred-batch needs a model that batches"):
+        space_for(ONNX, Levels(max_batches=(1,), preferred_batches=(4,)), 2, None)
 
 
 def test_a_precision_without_a_file_is_refused(tmp_path: Path) -> None:

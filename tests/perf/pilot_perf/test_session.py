@@ -20,17 +20,18 @@ import pytest
 
 from pilot_client import repository as model_control
 from pilot_client.infer import infer
-from pilot_perf.analyzer import Target
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
 from pilot_perf.errors import PerfError
-from pilot_perf.input_data import prepare_file
 from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.loading import Loader
 from pilot_perf.measures import Trial
 from pilot_perf.remote import RemoteServer
+from pilot_perf.requests import RequestOptions, requests_for
 from pilot_perf.session import Request, run
-from pilot_perf.slo import parse_slo
+from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Store
+from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
@@ -73,9 +74,12 @@ PICKY = (
 )
 
 
-def bench_on(server: RunningServer, model: str = "timed", **target: Any) -> Bench:
+def bench_on(server: RunningServer, model: str = "timed", slo: Slo = SLO, **options: Any) -> Bench:
+    """`options` as RequestOptions'."""
     installed = model_control.model_config(server.grpc_url, model)
-    return Bench(perf_analyzer(), Target(server.grpc_url, model, **target), installed, SLO, server.pid)
+    requests = requests_for(installed, RequestOptions(**options), Path(server.log_file).parent, None)
+    target = target_for(server.grpc_url, installed, requests, slo)
+    return Bench(Loader(perf_analyzer(), target, installed, slo, server.pid), installed)
 
 
 def test_a_model_of_known_speed_is_measured_as_what_it_is(tmp_path: Path, start_server: StartServer) -> None:
@@ -131,7 +135,19 @@ def test_failed_requests_are_never_fast_ones(failure: str, tmp_path: Path, start
     write_timed_model(tmp_path / "models", batch_ms=1.0, code=SOME_FAIL.replace("{failure}", failure))
     measurement = bench_on(start_server(tmp_path / "models")).measure(Trial(UNTUNED, 4), SHORT)
     assert (measurement.status, measurement.figures) == ("failed", None)
-    assert re.search(r"\d+ of \d+ requests failed|perf_analyzer exited with 99", measurement.problem)
+    assert re.search(r"requests fail(ed)?: (out of luck|.*ValueError).*--slo error_rate", measurement.problem)
+
+
+def test_failed_requests_are_counted_under_a_budget_on_them(tmp_path: Path, start_server: StartServer) -> None:
+    """Every fifth fails; perf_analyzer would end at the first of them."""
+    write_timed_model(tmp_path / "models", batch_ms=1.0, code=SOME_FAIL.replace("{failure}", "answer"))
+    slo = parse_slo(["p95:60,error_rate:0.5"])
+    bench = bench_on(start_server(tmp_path / "models"), slo=slo)
+    figures = bench.measure(Trial(UNTUNED, 4), SHORT).figures
+    assert figures is not None
+    assert figures.error_rate == pytest.approx(0.2, abs=0.03)
+    assert figures.num_requests == pytest.approx(figures.throughput_per_s * figures.window_s, rel=0.01)
+    assert slo.is_kept(figures)
 
 
 def test_rows_of_a_file_are_what_the_model_gets(tmp_path: Path, start_server: StartServer) -> None:
@@ -139,7 +155,7 @@ def test_rows_of_a_file_are_what_the_model_gets(tmp_path: Path, start_server: St
     write_timed_model(tmp_path / "models", "picky", batch_ms=1.0, code=PICKY)
     server = start_server(tmp_path / "models")
     np.savez(tmp_path / "rows.npz", x=np.full((3, 4), 7.5, dtype=np.float32))
-    data = prepare_file(tmp_path / "rows.npz", tmp_path)
+    data = tmp_path / "rows.npz"
     assert bench_on(server, "picky", input_data=data).measure(Trial(UNTUNED, 2), SHORT).status == "measured"
     assert bench_on(server, "picky").measure(Trial(UNTUNED, 2), SHORT).status == "failed"
 

@@ -1,0 +1,119 @@
+"""Puts a load on with our own client (load_client.py), which counts the requests that fail."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import InferResult, service_pb2
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from pilot_perf.errors import AnalyzerError
+from pilot_perf.records import LoadRecords, Record, load_records
+
+WARM_UP_S = 0.3
+NUM_WINDOWS = 3
+GRACE_S = 30.0
+
+Row = dict[str, "np.ndarray[Any, Any]"]
+
+
+@dataclass(frozen=True)
+class OwnLoad:
+    """`rows` are sent in turn; their arrays have the batch dimension where the model has one.
+
+    `intervals_us` None: a closed loop of `concurrency` requests.
+    """
+
+    url: str
+    model: str
+    rows: Sequence[Row]
+    is_stream: bool
+    concurrency: int
+    intervals_us: Sequence[int] | None = None
+
+
+def measure(load: OwnLoad, window_ms: int, started: Callable[[int], None] = lambda _pid: None) -> LoadRecords:
+    """The requests of three windows. `started` is told the client's pid.
+
+    Raises:
+        AnalyzerError: the client failed or hung; carries its words.
+        EmptyWindowsError: no request ended within the windows.
+    """
+    spec = {
+        "url": load.url,
+        "model": load.model,
+        "is_stream": load.is_stream,
+        "rows": [base64.b64encode(_request(load.model, row)).decode() for row in load.rows],
+        "window_s": window_ms / 1000.0,
+        "num_windows": NUM_WINDOWS,
+        "warm_up_s": WARM_UP_S,
+        "concurrency": load.concurrency,
+        "intervals_us": None if load.intervals_us is None else list(load.intervals_us),
+    }
+    with tempfile.TemporaryDirectory(prefix="tritonpilot-load-") as folder:
+        spec_file, result_file = Path(folder) / "spec.json", Path(folder) / "result.json"
+        spec_file.write_text(json.dumps(spec))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pilot_perf.load_client", str(spec_file), str(result_file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+            start_new_session=True,
+        )
+        started(process.pid)
+        try:
+            output, _ = process.communicate(timeout=GRACE_S + 2.0 * NUM_WINDOWS * window_ms / 1000.0)
+        except subprocess.TimeoutExpired:
+            raise AnalyzerError("the load client was still running after its windows and was ended") from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        if process.returncode != 0 or not result_file.is_file():
+            words = output.strip().splitlines()
+            raise AnalyzerError(f"the load client failed: {words[-1] if words else 'it said nothing'}")
+        result = json.loads(result_file.read_text())
+    return load_records(result["borders_ns"], [_record(entry) for entry in result["requests"]])
+
+
+def _record(entry: list[Any]) -> Record:
+    due_ns, sent_ns, response_ns, responses, error = entry
+    return Record(
+        sent_ns, tuple(response_ns), {}, tuple(_tensors(base64.b64decode(item)) for item in responses), due_ns, error
+    )
+
+
+def _tensors(response: bytes) -> dict[str, Any]:
+    """As perf_analyzer's export has them: one value, or a list."""
+    result = InferResult(service_pb2.ModelInferResponse.FromString(response))
+    found: dict[str, Any] = {}
+    for output in result.get_response().outputs:
+        values = [
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+            for value in result.as_numpy(output.name).reshape(-1).tolist()
+        ]
+        found[output.name] = values[0] if len(values) == 1 else values
+    return found
+
+
+def _request(model: str, row: Row) -> bytes:
+    """The bytes of a ModelInferRequest."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in row.items():
+        # Text too is BYTES to Triton.
+        if array.dtype.kind == "U":
+            array = np.char.encode(array, "utf-8").astype(np.object_)
+        request.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
+        raw = serialize_byte_tensor(array).tobytes() if array.dtype == np.object_ else array.tobytes()
+        request.raw_input_contents.append(raw)
+    return bytes(request.SerializeToString())
