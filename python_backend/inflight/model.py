@@ -117,6 +117,7 @@ class TritonPythonModel:
                         timeout_s=row.timeout_s,
                         cache_salt=row.cache_salt,
                         add_special_tokens=row.add_special_tokens,
+                        return_cumulative_logprob=row.return_cumulative_logprob,
                         sink=TritonSink(group, row.format),
                     )
                 )

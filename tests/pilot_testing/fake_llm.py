@@ -22,9 +22,10 @@ from pilot_llm.block_pool import BlockPool
 from pilot_llm.config import EngineConfig
 from pilot_llm.engine import Engine
 from pilot_llm.limits import SequenceLimits
+from pilot_llm.plan import StepPlan
 from pilot_llm.request import Request, RequestError, RequestOutput
 from pilot_llm.sampling import SamplingParams
-from pilot_llm.scheduler import Scheduler, StepPlan
+from pilot_llm.scheduler import Scheduler
 from pilot_llm.sequence import RequestGroup
 from pilot_llm.step import run_step
 

@@ -58,6 +58,7 @@ class Admission:
             eos_token_ids=frozenset() if params.ignore_eos else self._tokenizer.eos_token_ids,
             seed=self._seeds.getrandbits(64) if params.seed is None else params.seed,
             namespace=Namespace(request.cache_salt, request.adapter) if config.enable_prefix_caching else None,
+            wants_logprobs=request.return_cumulative_logprob or params.logprobs is not None,
         )
 
     def _prompt_token_ids(self, request: Request) -> list[int]:

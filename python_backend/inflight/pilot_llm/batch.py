@@ -16,6 +16,8 @@ A decode is a sequence with one query token; nothing else tells it from a prompt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +47,7 @@ class Batch:
         return len(self.context_lens)
 
 
-@dataclass(frozen=True)
-class SequenceStep:
+class SequenceStep(NamedTuple):
     """What one sequence contributes to a step.
 
     Its `token_ids` stand at positions `start`, `start + 1`, ...; all before `start` is in the cache already.
@@ -71,25 +72,34 @@ def build_batch(steps: Sequence[SequenceStep], block_size: int) -> Batch:
     np.cumsum(lengths, out=query_start[1:])
     context_lens = starts + lengths
     blocks_needed = -(-context_lens // block_size)
-    for step, length, needed in zip(steps, lengths, blocks_needed, strict=True):
-        if length == 0:
-            raise ValueError("a sequence without tokens has no place in a batch")
-        if len(step.blocks) < needed:
-            raise ValueError(f"{len(step.blocks)} blocks of {block_size} tokens do not reach position {step.start}")
-    block_table = np.zeros((len(steps), int(blocks_needed.max(initial=0))), dtype=np.int32)
-    for row, step, needed in zip(block_table, steps, blocks_needed, strict=True):
-        row[:needed] = step.blocks[:needed]
+    num_blocks = np.array([len(step.blocks) for step in steps], dtype=np.int64)
+    if not lengths.all():
+        raise ValueError("a sequence without tokens has no place in a batch")
+    if (num_blocks < blocks_needed).any():
+        index = int((num_blocks < blocks_needed).argmax())
+        raise ValueError(f"{num_blocks[index]} blocks of {block_size} tokens do not reach position {starts[index]}")
     sequence = np.repeat(np.arange(len(steps)), lengths)
     positions = np.arange(query_start[-1], dtype=np.int64) - query_start[sequence] + starts[sequence]
+    block_table = _block_table(steps, blocks_needed)
     slots = block_table[sequence, positions // block_size].astype(np.int64) * block_size + positions % block_size
+    num_sampled = np.array([len(step.sampled) for step in steps], dtype=np.int64)
     return Batch(
-        token_ids=np.array([token for step in steps for token in step.token_ids], dtype=np.int64),
+        token_ids=_joined([step.token_ids for step in steps]),
         positions=positions,
         slots=slots,
         block_table=block_table,
         query_start=query_start.astype(np.int32),
         context_lens=context_lens.astype(np.int32),
-        sampled_rows=np.array(
-            [query_start[index] + offset for index, step in enumerate(steps) for offset in step.sampled], dtype=np.int64
-        ),
+        sampled_rows=_joined([step.sampled for step in steps]) + np.repeat(query_start[:-1], num_sampled),
     )
+
+
+def _block_table(steps: Sequence[SequenceStep], blocks_needed: Int64Array) -> Int32Array:
+    table = np.zeros((len(steps), int(blocks_needed.max(initial=0))), dtype=np.int32)
+    blocks = [step.blocks[:needed] for step, needed in zip(steps, blocks_needed.tolist(), strict=True)]
+    table[np.arange(table.shape[1]) < blocks_needed[:, None]] = _joined(blocks)
+    return table
+
+
+def _joined(lists: Sequence[Sequence[int]]) -> Int64Array:
+    return np.fromiter(chain.from_iterable(lists), dtype=np.int64)

@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from pilot_llm.errors import ConfigError
 from pilot_llm.fields import Flag, Integer, Number, Text, checked, checked_values, unknown_name
+from pilot_llm.speculation import SpeculativeConfig, read_speculative_config
 from pilot_llm.vllm_arguments import IGNORED_VLLM_ARGUMENTS, UNSUPPORTED_VLLM_ARGUMENTS
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class EngineConfig:
     scheduling_policy: str = checked("fcfs", Text(choices=("fcfs", "priority")))
     max_logprobs: int = checked(20, Integer(at_least=0))
     stream_interval: int = checked(1, Integer(at_least=1))  # tokens that may share a message; the first never waits
+    speculative_config: SpeculativeConfig | None = None
     seed: int = checked(0, Integer(at_least=0))
     inflight: InflightConfig = dataclasses.field(default_factory=InflightConfig)
 
@@ -115,6 +117,7 @@ class EngineConfig:
         own = arguments.pop("inflight", {})
         if not isinstance(own, Mapping):
             raise ConfigError(f'"inflight" must be an object, got {own!r}')
+        speculation = arguments.pop("speculative_config", None)
         ignored = sorted(IGNORED_VLLM_ARGUMENTS.intersection(arguments))
         for name in ignored:
             del arguments[name]
@@ -123,7 +126,12 @@ class EngineConfig:
         _refuse_unknown(arguments)
         try:
             inflight = InflightConfig(**_checked(InflightConfig, own, prefix="inflight."))
-            config = cls(**folders, **_checked(cls, arguments), inflight=inflight)
+            config = cls(
+                **folders,
+                **_checked(cls, arguments),
+                speculative_config=read_speculative_config(speculation),
+                inflight=inflight,
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from None
         config._check_pairs()

@@ -19,20 +19,6 @@ if TYPE_CHECKING:
 _FORBIDDEN = float("-inf")
 
 
-def has_rules(row: SampleRow) -> bool:
-    """Whether `apply_rules` would change anything; most rows are spared the copy."""
-    params = row.params
-    return bool(
-        params.allowed_token_ids is not None
-        or params.bad_words_token_ids
-        or len(row.output_token_ids) < params.min_tokens
-        or params.logit_bias
-        or params.repetition_penalty != 1.0
-        or params.frequency_penalty
-        or params.presence_penalty
-    )
-
-
 def apply_rules(logits: torch.Tensor, row: SampleRow) -> None:
     """Change one row of logits ([vocab] float32) in place.
 

@@ -9,6 +9,9 @@
     vllm:num_preemptions_total               counter
     vllm:prompt_tokens_total                 counter    prompt tokens of requests that have started
     vllm:generation_tokens_total             counter    tokens sampled
+    vllm:spec_decode_num_drafts_total        counter    guesses of what follows
+    vllm:spec_decode_num_draft_tokens_total     counter tokens guessed
+    vllm:spec_decode_num_accepted_tokens_total  counter of these: right
     vllm:request_success_total               counter    by finished_reason: stop, length, abort, error
     vllm:time_to_first_token_seconds         histogram  arrival to first token sampled
     vllm:inter_token_latency_seconds         histogram  between a sequence's tokens
@@ -59,6 +62,9 @@ COUNTERS = (
     "vllm:num_preemptions_total",
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
 )
 
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")

@@ -37,7 +37,7 @@ class SequenceDelta:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...] | None  # one entry per token id; None if not asked for
-    cumulative_logprob: float  # of all its output tokens so far
+    cumulative_logprob: float | None  # of all its output tokens so far; None if not asked for
     finish_reason: FinishReason | None  # set in its last delta only
     stop_reason: str | int | None  # the stop string or stop token id that ended it; None for EOS
 
@@ -99,3 +99,4 @@ class Request:
     cache_salt: str | None = None  # prefixes are shared only among equal salts
     adapter: str | None = None  # likewise; the engine does not apply adapters yet
     add_special_tokens: bool = True
+    return_cumulative_logprob: bool = False  # comes with `params.logprobs` anyway

@@ -94,12 +94,20 @@ class Responder:
                 if stream is None:
                     continue
                 stream.news.append(item)
-                if not stream.is_queued and (stream.needs_every_token or _may_finish(item)):
+                if not stream.is_queued and (_may_finish(item) or self._needs_a_look(stream)):
                     stream.is_queued = True
                     self._ready.append(stream)
                     num_ready += 1
             if num_ready:
                 self._changed.notify(min(num_ready, self._num_workers))
+
+    def _needs_a_look(self, stream: ResponseStream) -> bool:
+        """Called under the lock, for a stream that nobody works on. One that is held will be looked at when its time
+        has come: to wake a worker for each of its tokens would cost more than the message that is saved."""
+        if not stream.needs_every_token:
+            return False
+        is_full = stream.num_tokens_unsent + len(stream.news) >= self._stream_interval
+        return is_full or not stream.is_held or bool(stream.params.stop)
 
     def end(self, ticket: int, news: EndNews) -> None:
         """End one request, unless it has ended already."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pilot_llm.detokenizer import Detokenizer
+from pilot_llm.errors import LlmError
 from pilot_llm.request import (
     FinishReason,
     LogprobEntry,
@@ -24,7 +25,7 @@ from pilot_llm.request import (
     RequestTimes,
     SequenceDelta,
 )
-from pilot_llm.sample_row import SampledToken
+from pilot_llm.sample_row import SampledToken, TokenLogprob
 from pilot_llm.sampling import SamplingParams
 from pilot_llm.stop import StopMatch, StopMatcher
 from pilot_llm.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ class _SequenceText:
     detokenizer: Detokenizer
     stop_matcher: StopMatcher
     num_tokens: int = 0
-    cumulative_logprob: float = 0.0
+    cumulative_logprob: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     finish_is_sent: bool = False
@@ -209,7 +210,8 @@ class ResponseStream:
             return  # sampled before the engine knew of a stop string
         token = news.token
         text.num_tokens += 1
-        text.cumulative_logprob += token.logprob
+        if token.logprob is not None:
+            text.cumulative_logprob = (text.cumulative_logprob or 0.0) + token.logprob
         text.new_token_ids.append(token.token_id)
         self.num_tokens_unsent += 1
         if self._first_token_s is None:
@@ -259,7 +261,9 @@ class ResponseStream:
         return delta
 
     def _entries(self, token: SampledToken) -> PositionLogprobs:
-        chosen = (token.token_id, token.logprob, token.rank)
+        if token.logprob is None or token.rank is None:
+            raise LlmError("defect: logprobs were asked for, and the sampler has left them out")
+        chosen = TokenLogprob(token.token_id, token.logprob, token.rank)
         return tuple(
             LogprobEntry(token_id, logprob, rank, self._tokenizer.decode([token_id], skip_special_tokens=False))
             for token_id, logprob, rank in (chosen, *token.top_logprobs)

@@ -1,7 +1,7 @@
 """What the sampler is told about a row of logits, and what it answers. Free of torch, for those who only pass it on."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pilot_llm.sampling import SamplingParams
@@ -15,7 +15,7 @@ class TokenLogprob(NamedTuple):
     rank: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampleRow:
     """What the sampler has to know about the sequence that one row of logits belongs to.
 
@@ -29,10 +29,15 @@ class SampleRow:
     seed: int
     sequence_index: int = 0
     eos_token_ids: Collection[int] = ()
+    wants_logprob: bool = True  # of the chosen token; takes several passes over the vocabulary
+    is_plain: bool = field(init=False)  # the best token is all that is wanted, as nearly always
+
+    def __post_init__(self) -> None:
+        is_plain = self.params.is_greedy and not self.wants_logprob and not self.params.has_rules
+        object.__setattr__(self, "is_plain", is_plain)  # frozen
 
 
-@dataclass(frozen=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """`logprob` and `top_logprobs` are those of the raw logits, before temperature and penalties, and always finite.
 
     `top_logprobs` holds the `params.logprobs` best tokens, most probable first; empty if none were asked for.
@@ -40,7 +45,7 @@ class SampledToken:
     """
 
     token_id: int
-    logprob: float
-    rank: int
-    top_logprobs: list[TokenLogprob]
+    logprob: float | None = None  # None, as the rank, if the row does not want it
+    rank: int | None = None
+    top_logprobs: Sequence[TokenLogprob] = ()
     error: str | None = None

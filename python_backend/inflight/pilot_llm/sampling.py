@@ -163,6 +163,19 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether logits may be changed before a token is chosen (logit_rules.py)."""
+        return bool(
+            self.allowed_token_ids is not None
+            or self.bad_words_token_ids
+            or self.min_tokens
+            or self.logit_bias
+            or self.repetition_penalty != 1.0
+            or self.frequency_penalty
+            or self.presence_penalty
+        )
+
     def _check_pairs(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(

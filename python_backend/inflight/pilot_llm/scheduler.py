@@ -9,6 +9,7 @@ One step has one budget of `max_num_batched_tokens`, spent in this order:
     1. decodes     every running sequence that needs only its next token: one token each, so that streams flow evenly
     2. chunks      prompts that are partly computed go on, in order of rank
     3. admissions  waiting sequences, best rank first, as long as budget, places and KV blocks last
+    4. drafts      guesses of what follows the decodes (speculation.py), of what is left; nobody makes way for a guess
 
 Rank is static: fcfs orders by arrival; priority by `priority + arrival / ageing_s`, so that waiting improves all alike
 and nobody is passed for ever. If a decode finds no block, the running sequence of the worst rank is
@@ -23,59 +24,20 @@ Pure policy: no torch, no clock, no lock. One thread, the engine's, uses it.
 """
 
 import bisect
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pilot_llm.block_keys import HashBlock, sha256_block
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.errors import LlmError, OutOfBlocksError
 from pilot_llm.limits import blocks_for
+from pilot_llm.ngram import NgramDrafter
+from pilot_llm.plan import Chunk, SequenceEvent, StepPlan, StepResult
 from pilot_llm.request import FinishReason
 from pilot_llm.sample_row import SampledToken
 from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
+from pilot_llm.speculation import SpeculativeConfig
 from pilot_llm.waiting_queue import WaitingQueue
-
-
-@dataclass(slots=True)
-class Chunk:
-    """One sequence's part of a step: its tokens [start, end)."""
-
-    sequence: LiveSequence
-    start: int
-    end: int
-    samples: bool  # end is the last known token: the next one is sampled
-    prompt_positions: range = range(0)  # whose logits are wanted for prompt logprobs
-    forks: Sequence[LiveSequence] = ()  # sample their first token from the same logits
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What one step computes. Decodes come first."""
-
-    now_s: float
-    chunks: list[Chunk] = field(default_factory=list)
-    num_tokens: int = 0
-    started: list[RequestGroup] = field(default_factory=list)  # are scheduled for the first time
-    published: list[int] = field(default_factory=list)  # blocks whose content this step computes
-
-
-class SequenceEvent(NamedTuple):
-    """A sequence has got a token."""
-
-    sequence: LiveSequence
-    token: SampledToken
-    finish_reason: FinishReason | None
-    stop_reason: int | None
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What one step has changed."""
-
-    events: list[SequenceEvent] = field(default_factory=list)
-    failed: list[tuple[RequestGroup, str]] = field(default_factory=list)  # ended, with the reason
-    block_copies: list[tuple[int, int]] = field(default_factory=list)  # (from, to): to be done before the next step
 
 
 class Scheduler:
@@ -90,6 +52,7 @@ class Scheduler:
         max_num_batched_tokens: int,
         enable_chunked_prefill: bool = True,
         reserve_all_blocks: bool = False,
+        speculation: SpeculativeConfig | None = None,
         hash_block: HashBlock = sha256_block,
     ) -> None:
         self._pool = pool
@@ -98,6 +61,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._enable_chunked_prefill = enable_chunked_prefill
         self._reserve_all_blocks = reserve_all_blocks
+        self._speculation = speculation
         self._hash_block = hash_block
         self._groups: dict[int, RequestGroup] = {}
         self._waiting = WaitingQueue()
@@ -106,6 +70,9 @@ class Scheduler:
         self.num_prefix_query_tokens = 0
         self.num_prefix_hit_tokens = 0
         self.num_preemptions = 0
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
 
     @property
     def num_running(self) -> int:
@@ -167,6 +134,8 @@ class Scheduler:
         self._plan_decodes(plan)
         self._plan_chunks(plan)
         self._admit(plan)
+        if self._speculation is not None and len(self._running) <= self._speculation.disable_by_batch_size:
+            self._plan_drafts(plan, self._speculation)
         if not plan.chunks and self._groups:
             raise LlmError(
                 f"defect: {len(self._groups)} requests, of which none can run, with {self._pool.num_available} "
@@ -175,7 +144,8 @@ class Scheduler:
         return plan
 
     def commit(self, plan: StepPlan, sampled: Sequence[SampledToken]) -> StepResult:
-        """Take in the tokens that the step has sampled: one for each sampling chunk, then one for each of its forks."""
+        """Take in the tokens that the step has sampled: for each sampling chunk one, and one for each token of its
+        draft or for each of its forks."""
         result = StepResult()
         tokens = iter(sampled)
         for chunk in plan.chunks:
@@ -183,20 +153,36 @@ class Scheduler:
             sequence.num_computed = chunk.end
             if chunk.prompt_positions:
                 sequence.group.num_prompt_logprobs = chunk.prompt_positions.stop
-            if chunk.samples:
-                self._commit_tokens(chunk, tokens, result)
+            if chunk.draft:
+                self._commit_draft(chunk, list(itertools.islice(tokens, 1 + len(chunk.draft))), result)
+            elif chunk.forks:
+                self._commit_forks(chunk, tokens, result)
+            elif chunk.samples:
+                token = next(tokens)
+                # DONE: another sequence of its request has just failed, and all with it.
+                if sequence.place is not Place.DONE and self._commit_token(sequence, token, result):
+                    self._finish(sequence)
         return result
 
     # ---- planning ----
 
     def _plan_decodes(self, plan: StepPlan) -> None:
+        block_size, chunks = self._block_size, plan.chunks
         for sequence in self._running.copy():
+            num_tokens = len(sequence.token_ids)
             if (
-                sequence.place is Place.RUNNING  # not preempted for the sake of a better one
-                and len(sequence.token_ids) - sequence.num_computed == 1
-                and self._make_room(sequence)
+                num_tokens - sequence.num_computed != 1
+                or sequence.place is not Place.RUNNING  # preempted for the sake of a better one
+                or (len(sequence.blocks) * block_size < num_tokens and not self._make_room(sequence))
             ):
-                self._plan_chunk(plan, sequence, len(sequence.token_ids))
+                continue
+            has_full_block = sequence.keys is not None and num_tokens // block_size > sequence.num_published
+            if sequence.output_token_ids and not has_full_block:
+                # Nearly always: past its prompt, and no block to be published.
+                chunks.append(Chunk(sequence, num_tokens - 1, num_tokens, True))
+                plan.num_tokens += 1
+            else:
+                self._plan_chunk(plan, sequence, num_tokens)
 
     def _plan_chunks(self, plan: StepPlan) -> None:
         for sequence in self._running:
@@ -227,6 +213,29 @@ class Scheduler:
             if sequence.index == 0 and sequence.num_preemptions == 0:
                 self._count_start(plan, sequence)
             self._plan_chunk(plan, sequence, min(len(sequence.token_ids), num_computed + budget))
+
+    def _plan_drafts(self, plan: StepPlan, speculation: SpeculativeConfig) -> None:
+        for chunk in plan.chunks:
+            sequence = chunk.sequence
+            if chunk.end - chunk.start != 1 or not sequence.output_token_ids or not chunk.samples:
+                continue
+            if sequence.drafter is None:
+                sequence.drafter = NgramDrafter(speculation.prompt_lookup_max, speculation.prompt_lookup_min)
+            num_tokens = min(
+                speculation.num_speculative_tokens,
+                self._max_num_batched_tokens - plan.num_tokens,
+                sequence.group.max_total_tokens - chunk.end - 1,  # one more is sampled behind the draft
+            )
+            if num_tokens <= 0:
+                continue
+            draft = sequence.drafter.draft(sequence.token_ids, num_tokens)
+            num_new = blocks_for(chunk.end + len(draft), self._block_size) - len(sequence.blocks)
+            if not draft or num_new > self._pool.num_available - self._headroom():
+                continue
+            if num_new > 0:
+                sequence.blocks += self._pool.allocate(num_new)
+            chunk.draft = draft
+            plan.num_tokens += len(draft)
 
     def _plan_chunk(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
         start = sequence.num_computed
@@ -303,26 +312,75 @@ class Scheduler:
 
     # ---- after the step ----
 
-    def _commit_tokens(self, chunk: Chunk, tokens: Iterator[SampledToken], result: StepResult) -> None:
+    def _commit_token(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
+        """Returns whether this token is its last. After an error it has no place to be taken from any more."""
+        token_id, _, _, _, error = token
+        if error is not None:
+            self._fail_group(sequence, error, result)
+            return False
+        group, output = sequence.group, sequence.output_token_ids
+        sequence.token_ids.append(token_id)
+        output.append(token_id)
+        finish_reason: FinishReason | None = None
+        stop_reason = None
+        if token_id in group.eos_token_ids:
+            if len(output) >= group.params.min_tokens:
+                finish_reason = "stop"
+        elif token_id in group.stop_token_ids and len(output) >= group.params.min_tokens:
+            finish_reason, stop_reason = "stop", token_id
+        if finish_reason is None and len(sequence.token_ids) >= group.max_total_tokens:
+            finish_reason = "length"
+        result.events.append(SequenceEvent(sequence, token, finish_reason, stop_reason))
+        return finish_reason is not None
+
+    def _commit_draft(self, chunk: Chunk, tokens: Sequence[SampledToken], result: StepResult) -> None:
+        """Take the sampled tokens as long as each stands behind the token that was guessed before it.
+
+        A guess is accepted exactly if it is what the sampler chose at its position. For a guess that is certain of
+        itself that is the rejection rule of Leviathan et al., "Fast Inference from Transformers via Speculative
+        Decoding" (2023): accept x with probability p(x), else take one from p without x. And since the sampler's
+        number depends on seed and position alone, the tokens are the very ones that come without speculation.
+        """
+        sequence, draft = chunk.sequence, chunk.draft
+        if sequence.place is Place.DONE:
+            return
+        num_accepted = 0
+        is_last = self._commit_token(sequence, tokens[0], result)
+        for guess, previous, token in zip(draft, tokens, tokens[1:], strict=False):
+            if is_last or previous.error is not None or previous.token_id != guess:
+                break
+            num_accepted += 1
+            sequence.num_computed += 1
+            is_last = self._commit_token(sequence, token, result)
+        self.num_drafts += 1
+        self.num_draft_tokens += len(draft)
+        self.num_accepted_tokens += num_accepted
+        if is_last:
+            self._finish(sequence)
+
+    def _commit_forks(self, chunk: Chunk, tokens: Iterator[SampledToken], result: StepResult) -> None:
         sequence, forks = chunk.sequence, chunk.forks
         token = next(tokens)
         fork_tokens = [next(tokens) for _ in forks]
-        if sequence.place is Place.DONE:  # another sequence of its request has just failed, and all with it
-            return
         error = token.error or next((other.error for other in fork_tokens if other.error is not None), None)
         if error is not None:
             self._fail_group(sequence, error, result)
             return
-        is_last = self._append(sequence, token, result)
+        is_last = self._commit_token(sequence, token, result)
         for fork, fork_token in zip(forks, fork_tokens, strict=True):
-            if self._append(fork, fork_token, result):
+            if self._commit_token(fork, fork_token, result):
                 fork.place = Place.DONE
             else:
                 self._place_fork(sequence, fork, result)
         if is_last:
-            self._stop_running(sequence)
-            sequence.place = Place.DONE
-        if (is_last or forks) and sequence.group.is_done:
+            self._finish(sequence)
+        elif sequence.group.is_done:
+            del self._groups[sequence.group.ticket]
+
+    def _finish(self, sequence: LiveSequence) -> None:
+        self._stop_running(sequence)
+        sequence.place = Place.DONE
+        if sequence.group.is_done:
             del self._groups[sequence.group.ticket]
 
     def _fail_group(self, sequence: LiveSequence, error: str, result: StepResult) -> None:
@@ -331,24 +389,6 @@ class Scheduler:
             self._pool.forget(block)
         self.abort(sequence.group.ticket)
         result.failed.append((sequence.group, error))
-
-    def _append(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
-        """Returns whether this token is its last."""
-        group = sequence.group
-        token_id = token.token_id
-        sequence.token_ids.append(token_id)
-        sequence.output_token_ids.append(token_id)
-        finish_reason: FinishReason | None = None
-        stop_reason = None
-        if len(sequence.output_token_ids) >= group.params.min_tokens:
-            if token_id in group.eos_token_ids:
-                finish_reason = "stop"
-            elif token_id in group.stop_token_ids:
-                finish_reason, stop_reason = "stop", token_id
-        if finish_reason is None and len(sequence.token_ids) >= group.max_total_tokens:
-            finish_reason = "length"
-        result.events.append(SequenceEvent(sequence, token, finish_reason, stop_reason))
-        return finish_reason is not None
 
     def _place_fork(self, parent: LiveSequence, fork: LiveSequence, result: StepResult) -> None:
         """Let `fork` run on the parent's prompt, if there is room; else it waits, as one that was preempted does."""

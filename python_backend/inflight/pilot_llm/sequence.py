@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pilot_llm.block_keys import BlockKeys, HashBlock, Namespace
+from pilot_llm.ngram import NgramDrafter
 from pilot_llm.sample_row import SampleRow
 from pilot_llm.sampling import SamplingParams
 
@@ -43,6 +44,7 @@ class RequestGroup:
     eos_token_ids: frozenset[int]  # end a sequence; empty with ignore_eos
     seed: int
     namespace: Namespace | None  # whose prefixes it shares; None: nobody's
+    wants_logprobs: bool = False  # of the tokens that are chosen
     sequences: list["LiveSequence"] = field(default_factory=list)
     num_cached_tokens: int = 0  # of the prompt, when it was first scheduled
     num_prompt_logprobs: int = 0  # prompt positions whose successor's logprobs have been computed
@@ -70,6 +72,7 @@ class LiveSequence:
     num_published: int = 0  # blocks
     num_preemptions: int = 0
     last_token_s: float | None = None
+    drafter: NgramDrafter | None = None
 
     @property
     def num_remaining(self) -> int:
@@ -102,6 +105,7 @@ def _sequence(group: RequestGroup, index: int, token_ids: list[int], keys: Block
         seed=group.seed,
         sequence_index=index,
         eos_token_ids=group.eos_token_ids,
+        wants_logprob=group.wants_logprobs,
     )
     sequence = LiveSequence(
         group=group,

@@ -1,17 +1,23 @@
 """Runs one planned step on the model: batch, forward, sample.
 
-plan.chunks          decode A   chunk B      chunk C, its last     decode D
-rows of logits       [ A ]                   [ c5 c6 | C ]         [ D ]      c5, c6: prompt logprobs
-sampled              [ A ]                   [ C  C1 C2 ]          [ D ]      C1, C2: forks draw from C's row
+    plan.chunks          decode A   chunk B      chunk C, its last     decode D with a draft
+    rows of logits       [ A ]                   [ c5 c6 | C ]         [ D d0 d1 ]    c5, c6: prompt logprobs
+    sampled              [ A ]                   [ C  C1 C2 ]          [ D d0 d1 ]    C1, C2: forks draw from C's row
+
+A row behind a draft's tokens is sampled as if they were output: whether they are is found out by the scheduler.
 """
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pilot_llm.batch import SequenceStep, build_batch
+from pilot_llm.plan import Chunk, StepPlan
 from pilot_llm.runner import Runner
 from pilot_llm.sample_row import SampledToken, SampleRow
 from pilot_llm.sampler import prompt_logprobs, sample
-from pilot_llm.scheduler import Chunk, StepPlan
+
+_FIRST = (0,)
 
 
 @dataclass(slots=True)
@@ -30,21 +36,27 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
     prompt_chunks: list[tuple[Chunk, int]] = []
     num_rows = 0
     for chunk in plan.chunks:
-        sequence, start, end = chunk.sequence, chunk.start, chunk.end
-        wanted: list[int] = []
+        sequence, start, end, draft = chunk.sequence, chunk.start, chunk.end, chunk.draft
+        wanted: Sequence[int] = ()
         if chunk.prompt_positions:
             wanted = [position - start for position in chunk.prompt_positions]
             prompt_chunks.append((chunk, num_rows))
         if chunk.samples:
-            row = num_rows + len(wanted)
-            wanted.append(end - 1 - start)
             sample_rows.append(sequence.sample_row)
-            logits_rows.append(row)
+            logits_rows.append(num_rows + len(wanted))
+            if end - start == 1 and not draft:
+                wanted = _FIRST
+            else:
+                wanted = [*wanted, *range(end - 1 - start, end - start + len(draft))]
+            for index in range(len(draft)):
+                sample_rows.append(_row_behind(sequence.sample_row, draft[: index + 1]))
+                logits_rows.append(logits_rows[-1] + 1)
             for fork in chunk.forks:
                 sample_rows.append(fork.sample_row)
-                logits_rows.append(row)
+                logits_rows.append(logits_rows[-1])
         num_rows += len(wanted)
-        steps.append(SequenceStep(sequence.token_ids[start:end], start, sequence.blocks, wanted))
+        token_ids = sequence.token_ids[start:end]
+        steps.append(SequenceStep([*token_ids, *draft] if draft else token_ids, start, sequence.blocks, wanted))
     logits = runner.forward(build_batch(steps, runner.block_size))
     tokens = StepTokens()
     for chunk, first_row in prompt_chunks:
@@ -57,3 +69,7 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
         in_order = logits_rows == list(range(num_rows))  # as it is without forks and prompt logprobs: no copy
         tokens.sampled = sample(logits if in_order else logits[logits_rows], sample_rows)
     return tokens
+
+
+def _row_behind(row: SampleRow, draft: Sequence[int]) -> SampleRow:
+    return dataclasses.replace(row, output_token_ids=[*row.output_token_ids, *draft])

@@ -18,10 +18,11 @@ from pilot_llm.config import EngineConfig
 from pilot_llm.errors import EngineDeadError, ErrorCode
 from pilot_llm.mailbox import Mailbox
 from pilot_llm.metrics import EngineMetrics, Observation
+from pilot_llm.plan import SequenceEvent, StepPlan, StepResult
 from pilot_llm.request import RequestError
 from pilot_llm.response_stream import EndNews, News, PromptNews, ResponseStream, StartNews, TokenNews
 from pilot_llm.runner import Runner
-from pilot_llm.scheduler import Scheduler, SequenceEvent, StepPlan, StepResult
+from pilot_llm.scheduler import Scheduler
 from pilot_llm.sequence import RequestGroup
 from pilot_llm.step import StepTokens, run_step
 from pilot_llm.waiting_room import WaitingRoom
@@ -70,6 +71,7 @@ class StepLoop:
             max_num_batched_tokens=config.max_num_batched_tokens,
             enable_chunked_prefill=config.enable_chunked_prefill,
             reserve_all_blocks=config.inflight.kv_exhaustion == "reserve",
+            speculation=config.speculative_config,
             hash_block=hash_block,
         )
         self.step_started_s: float | None = None
@@ -176,6 +178,8 @@ class StepLoop:
         num_by_last_token_s = Counter[float]()  # most sequences had their last token in the same step
         for event in events:
             sequence = event.sequence
+            if sequence.last_token_s == now_s:
+                continue  # it came with another one of this step: nobody has waited for it
             if sequence.last_token_s is not None:
                 num_by_last_token_s[sequence.last_token_s] += 1
             elif sequence.index == 0:
@@ -193,6 +197,9 @@ class StepLoop:
             "vllm:prefix_cache_queries_total": scheduler.num_prefix_query_tokens,
             "vllm:prefix_cache_hits_total": scheduler.num_prefix_hit_tokens,
             "vllm:num_preemptions_total": scheduler.num_preemptions,
+            "vllm:spec_decode_num_drafts_total": scheduler.num_drafts,
+            "vllm:spec_decode_num_draft_tokens_total": scheduler.num_draft_tokens,
+            "vllm:spec_decode_num_accepted_tokens_total": scheduler.num_accepted_tokens,
         }
         added = {name: total - self._counted[name] for name, total in totals.items()}
         self._counted.update(added)

@@ -57,7 +57,7 @@ IGNORED_VLLM_ARGUMENTS = frozenset(
     pt_load_map_location
     ray_workers_use_nsight reasoning_parser reasoning_parser_plugin renderer_num_workers revision
     safetensors_load_strategy scheduler_cls scheduler_delay_factor scheduler_reserve_full_isl served_model_name
-    show_hidden_metrics_for_version skip_mm_profiling spec_target_max_model_len speculative_config
+    show_hidden_metrics_for_version skip_mm_profiling spec_target_max_model_len
     structured_outputs_config swap_space
     tensor_parallel_size tokenizer_mode tokenizer_revision trust_remote_code
     ubatch_size use_async_output_proc use_tqdm_on_load use_v2_block_manager

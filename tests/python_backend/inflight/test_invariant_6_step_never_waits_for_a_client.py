@@ -3,7 +3,10 @@
 import threading
 import time
 
+import pytest
+
 from pilot_llm.request import RequestOutput
+from pilot_llm.response_stream import ResponseStream
 from pilot_testing.fake_llm import HashRunner, Recorder, greedy_oracle, running_engine, submit
 
 
@@ -87,6 +90,19 @@ def test_stream_interval_merges_tokens_but_never_the_first() -> None:
     assert sizes[0] == 1
     assert all(size >= 10 for size in sizes[1:-1])
     assert sink.token_ids() == greedy_oracle([1, 2], 41, eos=())
+
+
+def test_tokens_that_wait_for_company_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    take_in = ResponseStream.take_in
+    monkeypatch.setattr(
+        ResponseStream, "take_in", lambda self, news: (looked_at.append(len(news)), take_in(self, news))[1]
+    )
+    with running_engine(HashRunner(200), stream_interval=20, inflight={"stream_interval_ms": 60_000}) as engine:
+        sink = submit(engine, [1, 2], stream=True, max_tokens=201, ignore_eos=True).wait()
+    assert sink.token_ids() == greedy_oracle([1, 2], 201, eos=())
+    assert sum(looked_at) == 202  # the start, and every token
+    assert len(looked_at) <= 2 * (201 // 20 + 2)  # once to find that it has to wait, once to send
 
 
 def test_token_is_not_held_longer_than_stream_interval_ms() -> None:

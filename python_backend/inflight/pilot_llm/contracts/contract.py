@@ -38,6 +38,7 @@ class ParsedRequest:
     cache_salt: str | None
     add_special_tokens: bool
     format: ResponseFormat
+    return_cumulative_logprob: bool = False
 
 
 class Contract(Protocol):

@@ -95,6 +95,7 @@ class VllmContract:
                     prefix=_prefix(prompt, stream, flags["exclude_input_in_output"]),
                     asked=frozenset(name for name in _RETURN_FLAGS if flags[name]),
                 ),
+                return_cumulative_logprob=flags["return_cumulative_logprob"] or False,
             )
         ]
 
@@ -106,7 +107,7 @@ class VllmFormat:
         """`prefix` stands before the text of an answer in one piece; `asked` holds the return_* flags that are set."""
         self._prefix = prefix
         self._asked = asked
-        self._last = [SequenceDelta(index, "", (), None, 0.0, None, None) for index in range(num_sequences)]
+        self._last = [SequenceDelta(index, "", (), None, None, None, None) for index in range(num_sequences)]
 
     def responses(self, output: RequestOutput) -> list[Response]:
         sequences = self._all_sequences(output)
@@ -114,7 +115,9 @@ class VllmFormat:
         if "return_finish_reason" in self._asked:
             response["finish_reason"] = strings([str(sequence.finish_reason) for sequence in sequences])
         if "return_cumulative_logprob" in self._asked:
-            response["cumulative_logprob"] = np.array([s.cumulative_logprob for s in sequences], dtype=np.float32)
+            response["cumulative_logprob"] = np.array(
+                [s.cumulative_logprob or 0.0 for s in sequences], dtype=np.float32
+            )
         if "return_logprobs" in self._asked:
             response["logprobs"] = strings([output_logprobs_json(sequence.logprobs) for sequence in sequences])
         if "return_num_input_tokens" in self._asked:

@@ -23,6 +23,9 @@ def test_counters_and_histograms_of_a_known_workload() -> None:
         "vllm:prefix_cache_queries_total": 62,
         "vllm:prefix_cache_hits_total": 8,
         "vllm:num_preemptions_total": 0,
+        "vllm:spec_decode_num_drafts_total": 0,
+        "vllm:spec_decode_num_draft_tokens_total": 0,
+        "vllm:spec_decode_num_accepted_tokens_total": 0,
     }
     assert snapshot.requests_by_finished_reason == {"stop": 0, "length": 7, "abort": 0, "error": 1}
     histograms = snapshot.histograms

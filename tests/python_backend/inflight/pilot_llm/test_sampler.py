@@ -191,7 +191,7 @@ def test_bias_lifts_a_token_over_the_best() -> None:
 
 
 def test_lowest_number_does_not_draw_a_token_without_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilot_llm.sampler.uniform", lambda seed, sequence_index, position: 0.0)
+    monkeypatch.setattr("pilot_llm.draw.uniform", lambda seed, sequence_index, position: 0.0)
     assert one(np.zeros(VOCAB_SIZE), row(temperature=1.0, allowed_token_ids=(3, 8))).token_id == 3
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pilot_llm.errors import InvalidRequestError, LlmError
 from pilot_llm.limits import SequenceLimits
-from pilot_llm.scheduler import StepPlan
+from pilot_llm.plan import StepPlan
 from pilot_llm.sequence import Place
 from pilot_testing.fake_llm import HashRunner, Simulation, greedy_oracle
 
