@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from pilot_base.cpus import usable_cpus
 from pilot_client.model_config import parse, to_text
 from pilot_export.errors import InstallError
 from pilot_export.recipes import BASE, file_name
@@ -27,7 +28,12 @@ _TYPES = {
 _HEADER = """\
 # Written by `tritonpilot export` for a first start: one instance, no dynamic batching.
 # `tritonpilot tune` finds better values. It is yours to edit: a later export keeps what you change.
+#
+# intra_op_thread_count is the number of CPUs that the export could use, shared by the instances. Above it threads take
+# the CPUs from each other and gain nothing; without it Triton's C++ backend starts a thread for every core of the
+# machine in each instance, whatever its container may use. Set it anew for another machine or more instances.
 """
+_THREADS = "intra_op_thread_count"
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def first_config(
     labelled: Collection[str] = (),
     extra: ModelConfig | None = None,
 ) -> str:
-    """The text of a config.pbtxt that serves fp32 with Triton's defaults, on a CPU or on a GPU.
+    """The text of a config.pbtxt that serves fp32 on a CPU or on a GPU: Triton's defaults, and a thread per CPU.
 
     Args:
         labelled: outputs that have a label file.
@@ -103,6 +109,9 @@ def first_config(
         config.MergeFrom(extra)
     if not config.instance_group:
         config.instance_group.add(count=1, kind="KIND_AUTO")
+    if _THREADS not in config.parameters:
+        num_instances = sum(group.count or 1 for group in config.instance_group)
+        config.parameters[_THREADS].string_value = str(max(1, usable_cpus() // num_instances))
     return _HEADER + to_text(config)
 
 

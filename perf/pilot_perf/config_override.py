@@ -7,7 +7,7 @@ from pilot_perf.knobs import Knobs
 
 INTRA_OP_PARAMETER = "intra_op_thread_count"
 # The backends that read INTRA_OP_PARAMETER.
-THREADED_BACKENDS = ("onnxruntime",)
+THREADED_BACKENDS = ("onnxruntime", "torch_pipeline")
 # The backends that read arguments of their engine from config.pbtxt's parameters, over those in model.json.
 ENGINE_BACKENDS = ("inflight",)
 ENGINE_KNOBS = ("max_num_seqs", "max_num_batched_tokens", "block_size")
@@ -43,7 +43,7 @@ def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
         if backend_of(config) not in THREADED_BACKENDS:
             raise KnobError(
                 f"{config.name}: backend {backend_of(config)!r} has no {INTRA_OP_PARAMETER}; "
-                f"only {', '.join(THREADED_BACKENDS)} has. Leave --threads out"
+                f"only {' and '.join(THREADED_BACKENDS)} have one. Leave --threads out"
             )
         result.parameters[INTRA_OP_PARAMETER].string_value = str(knobs.intra_op_threads)
     if knobs.max_batch is not None:

@@ -28,6 +28,21 @@ def test_the_first_config_names_the_tensors_without_the_batch(signature: Signatu
     assert config.default_model_filename == "model.fp32.onnx"
 
 
+def test_the_cpus_are_shared_by_the_instances_unless_the_spec_says_otherwise(
+    signature: Signature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilot_export.config_file.usable_cpus", lambda: 6)
+
+    def threads(extra: str) -> str:
+        config = parse(first_config("m", 8, signature, (), parse(extra)))
+        return config.parameters["intra_op_thread_count"].string_value
+
+    assert threads("") == "6"
+    assert threads("instance_group { count: 2 kind: KIND_CPU }") == "3"
+    assert threads("instance_group { count: 9 kind: KIND_CPU }") == "1"
+    assert threads('parameters { key: "intra_op_thread_count" value { string_value: "5" } }') == "5"
+
+
 def test_labels_and_a_spec_s_own_fields_join_the_first_config(signature: Signature) -> None:
     extra = parse("dynamic_batching { } instance_group { count: 2 kind: KIND_CPU }")
     config = parse(first_config("m", 8, signature, {"y"}, extra))
