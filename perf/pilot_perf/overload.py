@@ -32,8 +32,6 @@ MIN_ACCEPTED = 0.5
 MAX_REFUSED_LIGHT = 0.01
 # The client gives up to send when so many are in flight; without a bound they pile up.
 MAX_IN_FLIGHT = 2000
-WINDOW_S = 5.0
-MAX_WINDOW_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Protection:
             last = self.attempts[-1]
             return f"no bounded queue protects it on this server, so none is set ({last.name}: {last.problem})"
         overloaded = next(a for a in self.attempts if a.trial.knobs == self.knobs)
-        refused = 0.0 if overloaded.figures is None else overloaded.figures.error_rate or 0.0
+        refused = 0.0 if overloaded.figures is None else overloaded.figures.refused_rate or 0.0
         return (
             f"at {OVERLOAD:g} x the tuned rate accepted requests keep {TOLERANCE:g} x the budget, "
             f"{refused:.0%} are refused"
@@ -74,11 +72,6 @@ class OverloadStep:
 
     trial: Trial | None
     protection: Protection | None
-
-
-def window_s(rate_per_s: float, slo: Slo) -> float:
-    """Long enough for the percentiles of the budget."""
-    return min(max(WINDOW_S, 1.2 * slo.min_requests / rate_per_s), MAX_WINDOW_S)
 
 
 def overload(chosen: Knobs, room: Room, slo: Slo) -> Generator[Trial, Measurement, Protection]:
@@ -123,6 +116,8 @@ def _smaller(knobs: Knobs, figures: Figures | None, slo: Slo) -> Knobs | None:
 def _problem_overloaded(figures: Figures | None, slo: Slo, tuned_per_s: float) -> str:
     if figures is None:
         return "not measured"
+    if (failed := (figures.error_rate or 0.0) - (figures.refused_rate or 0.0)) > 0:
+        return f"{failed:.1%} failed in another way than by being refused"
     for budget in slo.latency_budgets:
         if budget.use(figures) > TOLERANCE:
             return f"{budget.name} {budget.text(budget.value(figures))} is above {TOLERANCE:g} x {budget}"
@@ -134,7 +129,7 @@ def _problem_overloaded(figures: Figures | None, slo: Slo, tuned_per_s: float) -
 def _problem_light(figures: Figures | None, slo: Slo, _tuned_per_s: float) -> str:
     if figures is None:
         return "not measured"
-    if (refused := figures.error_rate or 0.0) > MAX_REFUSED_LIGHT:
+    if (refused := figures.refused_rate or 0.0) > MAX_REFUSED_LIGHT:
         return f"{refused:.1%} were refused at a tenth of the tuned rate"
     for budget in slo.latency_budgets:
         if budget.use(figures) > 1.0:

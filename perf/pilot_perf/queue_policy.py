@@ -39,10 +39,13 @@ class Room:
     def wait_ms(self) -> float:
         return max(self.limit_ms - SERVICE_MARGIN * self.service_ms, MIN_WAIT_SHARE * self.limit_ms)
 
+    @property
+    def size(self) -> int:
+        """As many as are served within the wait; 0 would mean to Triton that there is no bound."""
+        return max(1, math.floor(self.rate_per_s * self.wait_ms / 1000.0))
+
     def bounded_by_size(self, knobs: Knobs) -> Knobs:
-        """At most as many waiting as are served within the wait."""
-        size = max(1, math.floor(self.rate_per_s * self.wait_ms / 1000.0))
-        return replace(knobs, max_queue_size=size, queue_timeout_us=None)
+        return replace(knobs, max_queue_size=self.size, queue_timeout_us=None)
 
     def bounded_by_wait(self, knobs: Knobs) -> Knobs:
         return replace(knobs, max_queue_size=None, queue_timeout_us=round(self.wait_ms * 1000.0))

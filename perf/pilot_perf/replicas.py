@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from pilot_perf.confirm import Verdict
 from pilot_perf.errors import PerfError
+from pilot_perf.measures import Measurement
 
 # Share of the measured rate that is left free: for bursts, for what a machine loses to others, for a replica that is
 # being restarted.
@@ -30,6 +32,15 @@ class Replicas:
             f"{self.rate_per_s / self.count:.0f}/s, {self.load_per_replica:.0%} of the {self.measured_per_s:.0f}/s "
             f"measured ({HEADROOM:.0%} are kept free)"
         )
+
+
+def served_within_budget(winner: Measurement | None, verdict: Verdict | None) -> float | None:
+    """What one server was measured to serve within the budget with the configuration that should serve, requests/s."""
+    if verdict is not None and (verdict.is_a_gain or verdict.untuned_keeps):
+        return (verdict.chosen if verdict.is_a_gain else verdict.untuned).throughput_per_s
+    if verdict is None and winner is not None and winner.figures is not None:
+        return winner.figures.throughput_per_s
+    return None
 
 
 def replicas_for(rate_per_s: float, measured_per_s: float) -> Replicas:

@@ -1,4 +1,4 @@
-"""Runs a study to its end: search, then confirm, each step taken from what the store holds.
+"""Runs a study to its end: search, confirm, attribution, overload, each step taken from what the store holds.
 
 Nothing is remembered outside the store, so a study that was killed goes on where it was when the same call is made
 again.
@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pilot_client import model_config
+from pilot_perf.attribution import Attribution, next_attribution
 from pilot_perf.bench import Measure
 from pilot_perf.confirm import Verdict, next_confirmation
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
+from pilot_perf.overload import Protection, next_overload
 from pilot_perf.search.best import best_kept
 from pilot_perf.search.drive import next_trial
 from pilot_perf.search.quick import quick
@@ -23,6 +26,8 @@ from pilot_perf.windows import WindowPlan
 
 SEARCH_WINDOWS = WindowPlan(window_ms=700)
 CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
+ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000)
+OVERLOAD_WINDOWS = WindowPlan(window_ms=1700)
 MAX_MEASUREMENTS = 60
 
 # Told of every measurement: the phase, its number in the phase, and the measurement.
@@ -74,6 +79,25 @@ class Study:
             if step.trial is None:
                 return step.verdict
             confirmed.append(self._run("confirm", len(confirmed) + 1, step.trial, CONFIRM_WINDOWS))
+
+    def attribute(self, verdict: Verdict) -> Attribution | None:
+        """Measure what each knob of the chosen configuration brought. None where it is no gain."""
+        searched, measured = self.store.measurements("search"), self.store.measurements("attribution")
+        untuned = model_config.parse(self.store.untuned_config, "the study's config.pbtxt")
+        while True:
+            step = next_attribution(untuned, verdict, searched, measured, self.slo, self.space.max_concurrency)
+            if step.trial is None:
+                return step.attribution
+            measured.append(self._run("attribution", len(measured) + 1, step.trial, ATTRIBUTION_WINDOWS))
+
+    def protect(self, verdict: Verdict) -> Protection | None:
+        """Find the bound of the queue that protects the chosen configuration; None: there is nothing to protect."""
+        measured = self.store.measurements("overload")
+        while True:
+            step = next_overload(verdict, measured, self.slo)
+            if step.trial is None:
+                return step.protection
+            measured.append(self._run("overload", len(measured) + 1, step.trial, OVERLOAD_WINDOWS))
 
     def _run(self, phase: Phase, number: int, trial: Trial, plan: WindowPlan) -> Measurement:
         started = time.monotonic()
