@@ -1,12 +1,13 @@
 """From a Hugging Face folder to the decoder's weights: names, fusion, packing, and that nothing was left out."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Generic
 
 import torch
 
 from pilot_llm.checkpoint import Checkpoint
-from pilot_llm.linear import Linear, LinearFactory
-from pilot_llm.models.decoder import DecoderWeights, LayerWeights
+from pilot_llm.models.decoder import AnyLinear, DecoderWeights, LayerWeights
 from pilot_llm.models.decoder_config import DecoderConfig, UnsupportedModelError
 
 # Buffers of old checkpoints that are computed, not learnt.
@@ -14,8 +15,13 @@ _COMPUTED_BUFFERS = ("rotary_emb.inv_freq", "masked_bias")
 
 
 def load_weights(
-    folder: Path, config: DecoderConfig, make_linear: LinearFactory, *, dtype: torch.dtype, device: torch.device
-) -> DecoderWeights:
+    folder: Path,
+    config: DecoderConfig,
+    make_linear: Callable[[torch.Tensor, torch.Tensor | None], AnyLinear],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> DecoderWeights[AnyLinear]:
     """
     Raises:
         ConfigError: weights are missing, broken, or do not have the shapes that config.json says.
@@ -29,12 +35,12 @@ def load_weights(
     return weights
 
 
-class _Reader:
+class _Reader(Generic[AnyLinear]):
     def __init__(
         self,
         checkpoint: Checkpoint,
         config: DecoderConfig,
-        make_linear: LinearFactory,
+        make_linear: Callable[[torch.Tensor, torch.Tensor | None], AnyLinear],
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -44,7 +50,7 @@ class _Reader:
         self._dtype = dtype
         self._device = device
 
-    def read(self) -> DecoderWeights:
+    def read(self) -> DecoderWeights[AnyLinear]:
         config = self._config
         table_shape = (config.vocab_size, config.hidden_size)
         # A copy, though it is as stored: a mapping would break if the file were written over while we serve.
@@ -57,7 +63,7 @@ class _Reader:
             lm_head=self._make_linear(head.to(self._device, self._dtype), None),
         )
 
-    def _layer(self, prefix: str) -> LayerWeights:
+    def _layer(self, prefix: str) -> LayerWeights[AnyLinear]:
         config, attention, mlp = self._config, f"{prefix}self_attn.", f"{prefix}mlp."
         hidden, inner, kv = config.hidden_size, config.intermediate_size, config.num_kv_heads * config.head_dim
         queries = config.num_heads * config.head_dim
@@ -72,7 +78,7 @@ class _Reader:
             down=self._linear(mlp, {"down_proj": hidden}, inner, config.mlp_bias),
         )
 
-    def _linear(self, prefix: str, rows_by_name: dict[str, int], columns: int, has_bias: bool) -> Linear:
+    def _linear(self, prefix: str, rows_by_name: dict[str, int], columns: int, has_bias: bool) -> AnyLinear:
         """One product for all the named projections of the same input."""
         weight = self.checkpoint.take_stacked(
             [f"{prefix}{name}.weight" for name in rows_by_name],

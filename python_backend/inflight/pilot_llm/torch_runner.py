@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import torch
 
+from pilot_llm.attention import KvCache
 from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
 from pilot_llm.batch import Batch
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import ConfigError
+from pilot_llm.kernel_path import why_not_kernels
 from pilot_llm.kv_size import block_bytes, decide_num_blocks
 from pilot_llm.linear import choose_linear
 from pilot_llm.loader import load_weights
@@ -18,6 +20,8 @@ from pilot_llm.models.decoder_config import DecoderConfig, UnsupportedModelError
 from pilot_llm.models.loaded import LoadedModel, TokenDecoder
 
 _log = logging.getLogger(__name__)
+
+_LIMITED_BY = "max_position_embeddings in config.json"
 
 _DTYPES = {
     "float32": torch.float32,
@@ -35,7 +39,7 @@ class TorchRunner:
     def __init__(
         self,
         decoder: TokenDecoder,
-        attention: TorchPagedAttention,
+        attention: KvCache,
         *,
         num_blocks: int,
         block_size: int,
@@ -78,19 +82,29 @@ class TorchRunner:
 
 
 def load_torch_runner(config: EngineConfig) -> TorchRunner:
-    """
+    """On the CPU kernels where they run this model, else on torch.
+
     Raises:
         UnsupportedModelError, ConfigError: as `load_runner` says.
     """
     device = _device(config.device)
     dtype = _compute_dtype(config.dtype, device)
+    reason, decoder_config = _why_not_kernels(config, device, dtype)
+    if decoder_config is not None and reason is None:
+        from pilot_llm.kernel_runner import load_kernel_runner
+
+        max_positions = decoder_config.max_positions
+        max_model_len = _max_model_len(config, max_positions, _LIMITED_BY)
+        return load_kernel_runner(config, decoder_config, max_model_len)
     cache_dtype = dtype if config.kv_cache_dtype == "auto" else _DTYPES.get(config.kv_cache_dtype)
     if config.quantization is not None or cache_dtype is None:
-        raise ConfigError("int8 needs the compiled CPU kernels, which this version does not have: remove it")
+        raise ConfigError(f"int8 needs the CPU kernels, which do not run here: {reason}")
+    if device.type == "cpu":
+        _log.info("not on the CPU kernels: %s", reason)
     if device.type == "cpu":
         torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())
     model = _load_model(config, dtype, device)
-    max_model_len = _max_model_len(config, model)
+    max_model_len = _max_model_len(config, model.max_positions, model.limited_by)
     num_blocks = decide_num_blocks(
         config,
         bytes_per_block=block_bytes(
@@ -115,6 +129,17 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         max_model_len=max_model_len,
         device=device,
     )
+
+
+def _why_not_kernels(
+    config: EngineConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[str | None, DecoderConfig | None]:
+    """The reason, or None and the model's configuration."""
+    try:
+        decoder_config = read_decoder_config(config.model)
+    except UnsupportedModelError:
+        return "they run the native decoder's models only", None
+    return why_not_kernels(config, decoder_config, device, dtype), decoder_config
 
 
 def _load_model(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> LoadedModel:
@@ -147,7 +172,7 @@ def _load_native(
         head_dim=decoder_config.head_dim,
         windows=decoder_config.windows,
         max_positions=max_positions,
-        limited_by="max_position_embeddings in config.json",
+        limited_by=_LIMITED_BY,
         connect=lambda attention: Decoder(decoder_config, weights, attention, num_positions),
     )
 
@@ -174,10 +199,9 @@ def _compute_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _max_model_len(config: EngineConfig, model: LoadedModel) -> int:
-    if config.max_model_len is not None and config.max_model_len > model.max_positions:
+def _max_model_len(config: EngineConfig, max_positions: int, limited_by: str) -> int:
+    if config.max_model_len is not None and config.max_model_len > max_positions:
         raise ConfigError(
-            f"max_model_len is {config.max_model_len}, the model was made for {model.max_positions} positions "
-            f"({model.limited_by})"
+            f"max_model_len is {config.max_model_len}, the model was made for {max_positions} positions ({limited_by})"
         )
-    return config.max_model_len or model.max_positions
+    return config.max_model_len or max_positions

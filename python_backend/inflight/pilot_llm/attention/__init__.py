@@ -11,11 +11,18 @@ import torch
 from pilot_llm.batch import Batch
 
 
-class PagedAttention(Protocol):
-    """Used by one thread. A step is `begin_step`, then `attend` once per layer in order."""
+class KvCache(Protocol):
+    """What a runner needs of any paged attention. Used by one thread."""
 
     def begin_step(self, batch: Batch) -> None:
         """Prepare what all layers share: indexes, masks, work lists."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks of every layer, (source, destination) each."""
+
+
+class PagedAttention(KvCache, Protocol):
+    """A step is `begin_step`, then `attend` once per layer in order."""
 
     def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Store keys and values in the batch's slots, then let each query see its own sequence up to itself.
@@ -27,6 +34,3 @@ class PagedAttention(Protocol):
         Returns:
             [T, heads * head_dim].
         """
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks of every layer, (source, destination) each."""

@@ -4,6 +4,7 @@ only attention knows which token belongs to which sequence.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch.nn.functional import embedding, rms_norm, silu
@@ -13,35 +14,40 @@ from pilot_llm.linear import Linear
 from pilot_llm.models.decoder_config import DecoderConfig
 from pilot_llm.models.rope import rotary_table, rotate
 
+# How a product is computed: `Linear`, or what another decoder multiplies with.
+AnyLinear = TypeVar("AnyLinear")
+
 
 @dataclass(frozen=True)
-class LayerWeights:
+class LayerWeights(Generic[AnyLinear]):
     """`qkv` gives query, key and value side by side; `gate_up` likewise. Norm weights are [hidden] or [head_dim]."""
 
     attention_norm: torch.Tensor
-    qkv: Linear
+    qkv: AnyLinear
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
-    output: Linear
+    output: AnyLinear
     mlp_norm: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: AnyLinear
+    down: AnyLinear
 
 
 @dataclass(frozen=True)
-class DecoderWeights:
+class DecoderWeights(Generic[AnyLinear]):
     """`embedding` [vocab, hidden] stays as it is stored (16 bit, often): only single rows are read from it."""
 
     embedding: torch.Tensor
-    layers: Sequence[LayerWeights]
+    layers: Sequence[LayerWeights[AnyLinear]]
     final_norm: torch.Tensor
-    lm_head: Linear
+    lm_head: AnyLinear
 
 
 class Decoder:
     """Weights, and the arithmetic on them. The KV cache lives in the attention that it is given."""
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights, attention: PagedAttention, num_positions: int):
+    def __init__(
+        self, config: DecoderConfig, weights: DecoderWeights[Linear], attention: PagedAttention, num_positions: int
+    ):
         self._config = config
         self._weights = weights
         self._attention = attention
@@ -63,7 +69,7 @@ class Decoder:
         return weights.lm_head(rms_norm(hidden[sampled_rows], (self._config.hidden_size,), weights.final_norm, eps))
 
     def _heads(
-        self, index: int, layer: LayerWeights, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+        self, index: int, layer: LayerWeights[Linear], normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query [T, heads, head_dim], key and value [T, kv_heads, head_dim]."""
         config = self._config

@@ -74,8 +74,8 @@ def test_index_out_of_range_is_refused_before_anything_is_written(
     ("settings", "message"),
     [
         ({"max_model_len": 257}, "max_model_len is 257, the model was made for 256 positions"),
-        ({"quantization": "int8"}, "int8 needs the compiled CPU kernels"),
-        ({"kv_cache_dtype": "int8"}, "int8 needs the compiled CPU kernels"),
+        ({"quantization": "int8"}, "int8 needs the CPU kernels, which do not run here: head_dim 8"),
+        ({"kv_cache_dtype": "int8"}, "int8 needs the CPU kernels, which do not run here: head_dim 8"),
         ({"kv_cache_memory_bytes": 100, "num_gpu_blocks_override": None}, "no KV block fits: one of 16 tokens takes"),
     ],
 )

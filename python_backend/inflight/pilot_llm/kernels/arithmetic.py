@@ -1,0 +1,55 @@
+"""Scalar functions that LLVM turns into vector code inside a loop: no call, no branch."""
+
+import numpy as np
+from numba import njit
+
+from pilot_llm.kernels.machine_code import float_from_bits
+
+_F = np.float32
+# Adding and taking away 1.5 * 2^23 rounds a float32 below 2^22 to the nearest whole number, ties to even.
+_ROUNDER = _F(12582912.0)
+_LOG2_E = _F(1.4426950408889634)
+# log(2) in two parts: the first has so few bits that whole multiples of it are exact.
+_LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)
+# exp(f) = 1 + f + f^2 * p(f) on |f| <= log(2) / 2, to the last bit or two of float32. Source: Cephes, expf.
+_P5, _P4, _P3 = _F(1.9875691500e-4), _F(1.3981999507e-3), _F(8.3334519073e-3)
+_P2, _P1, _P0 = _F(4.1665795894e-2), _F(1.6666665459e-1), _F(5.0000001201e-1)
+_SMALLEST, _LARGEST = _F(-87.0), _F(88.0)
+
+
+@njit(inline="always")
+def rounded(x):
+    return (x + _ROUNDER) - _ROUNDER
+
+
+@njit(inline="always")
+def exp(x):
+    """e^x for float32 up to 88; 0 below -87, since a denormal number costs a hundred normal ones."""
+    bounded = min(max(x, _SMALLEST), _LARGEST)
+    whole = rounded(bounded * _LOG2_E)
+    f = bounded - whole * _LN2_HIGH - whole * _LN2_LOW
+    p = ((((_P5 * f + _P4) * f + _P3) * f + _P2) * f + _P1) * f + _P0
+    power = float_from_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return (p * f * f + f + _F(1)) * power if x > _SMALLEST else _F(0)
+
+
+@njit(inline="always")
+def silu(x):
+    return x / (_F(1) + exp(-x))
+
+
+@njit(fastmath={"reassoc", "contract", "nsz"})
+def sum_of_squares(row):
+    """The order of this sum depends on the row's length alone."""
+    total = _F(0)
+    for index in range(len(row)):
+        total += row[index] * row[index]
+    return total
+
+
+@njit(fastmath={"reassoc", "nnan", "nsz"})
+def largest_magnitude(row):
+    largest = _F(0)
+    for index in range(len(row)):
+        largest = max(largest, abs(row[index]))
+    return largest

@@ -1,0 +1,89 @@
+"""A fixed weight with the kernel that multiplies by it. Which rows a product takes, float or quantised, it says."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from pilot_llm.kernels.linear_kernels import linear_bf16, linear_f32, linear_int8
+from pilot_llm.kernels.packing import (
+    Array,
+    QuantizedWeight,
+    aligned_zeros,
+    pack_floats,
+    pack_int8,
+    padded,
+    quantize_weight,
+)
+
+
+@dataclass(frozen=True)
+class QuantizedRows:
+    """values [M, K filled up to fours] uint8 around 128, scales [M] float32."""
+
+    values: Array
+    scales: Array
+
+
+Rows = Array | QuantizedRows
+
+
+class KernelLinear(Protocol):
+    """`takes_int8`: its rows must be quantised. `num_outputs` is filled up to whole panels of 16."""
+
+    takes_int8: bool
+    num_outputs: int
+
+    def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
+        """Write the product, or add it, to `out` [M, num_outputs] float32."""
+
+
+class FloatLinear:
+    """float32 arithmetic; weights kept in 16 bits where that is exact (a bfloat16 checkpoint)."""
+
+    takes_int8 = False
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._panels = pack_floats(weight.numpy())
+        self.num_outputs = len(self._panels) * self._panels.shape[2]
+        self._bias = _padded_bias(bias, self.num_outputs)
+        self._kernel = linear_bf16 if self._panels.dtype == np.uint16 else linear_f32
+
+    def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
+        self._kernel(rows, self._panels, self._bias, out, adds, num_threads)
+
+
+class Int8Linear:
+    """8-bit weights, a scale per output; 8-bit rows, a scale per row; sums exact in 32 bits."""
+
+    takes_int8 = True
+
+    def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
+        quantized = weight if isinstance(weight, QuantizedWeight) else quantize_weight(weight.numpy())
+        self._weight = pack_int8(quantized)
+        self.num_outputs = len(self._weight.scales)
+        self._bias = _padded_bias(bias, self.num_outputs)
+
+    def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
+        if not isinstance(rows, QuantizedRows):
+            raise TypeError("an int8 product takes quantised rows")
+        weight = self._weight
+        linear_int8(
+            rows.values,
+            rows.scales,
+            weight.panels,
+            weight.scales,
+            weight.correction,
+            self._bias,
+            out,
+            adds,
+            num_threads,
+        )
+
+
+def _padded_bias(bias: torch.Tensor | None, num_outputs: int) -> Array:
+    whole = aligned_zeros((padded(num_outputs),), np.float32)
+    if bias is not None:
+        whole[: len(bias)] = bias.numpy()
+    return whole

@@ -1,0 +1,331 @@
+"""The machine-level part: two tiles of matrix product, emitted as LLVM IR. All other kernels are ordinary Numba.
+
+A tile multiplies a few rows by one panel, 16 columns wide:
+
+          depth                 16                     16
+        +-------+           +--------+             +--------+
+   rows |  row  |  depth    | panel  |  -->   rows |  out   |     one vector of 16 running sums per row
+        +-------+           |        |             +--------+
+                            +--------+
+
+Per step of depth it loads 16 weights once, and for each row copies one number of it into all 16 lanes and does one
+fused multiply-add. LLVM splits the 16 lanes into registers as the CPU has them: one of AVX-512, two of AVX2.
+
+A row's sums run over the depth in this one order, whatever other rows are in the tile: no answer depends on the batch.
+
+An intrinsic here is a Python function that writes IR while Numba compiles its caller. Addresses and strides are in
+bytes; nobody checks bounds. `rows` is 1 .. the tile's maximum: each height has a loop of its own, chosen by a switch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI
+
+LANES = 16
+DOT_DEPTH = 4  # products of one lane that a step of the int8 tile adds
+
+_I1, _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+_F32 = ir.FloatType()
+_FLOATS = ir.VectorType(_F32, LANES)
+_INTS = ir.VectorType(_I32, LANES)
+_BYTES = ir.VectorType(_I8, LANES * DOT_DEPTH)
+_SHORTS = ir.VectorType(_I16, LANES * DOT_DEPTH // 2)
+
+Builder = Any  # llvmlite's ir.IRBuilder; it comes without types
+Value = Any
+
+
+def dot_vnni(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
+    """sums[lane] += row[4 x uint8, the same in all lanes] . weights[lane][4 x int8], one instruction."""
+    return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, sums, row, weights)
+
+
+def dot_avx2(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
+    """The same bits without VNNI: products of 16-bit halves, bytes 0 and 2 of each lane first, then 1 and 3."""
+    eight = _same(_SHORTS, 8)
+    shorts, row_shorts = builder.bitcast(weights, _SHORTS), builder.bitcast(row, _SHORTS)
+    even = builder.ashr(builder.shl(shorts, eight), eight), builder.and_(row_shorts, _same(_SHORTS, 0xFF))
+    odd = builder.ashr(shorts, eight), builder.lshr(row_shorts, eight)
+    for weight_part, row_part in (even, odd):
+        low, high = (
+            _call(
+                builder,
+                "llvm.x86.avx2.pmadd.wd",
+                ir.VectorType(_I32, 8),
+                _half(builder, weight_part, side),
+                _half(builder, row_part, side),
+            )
+            for side in (0, 1)
+        )
+        joined = builder.shuffle_vector(low, high, ir.Constant(_INTS, list(range(LANES))))
+        sums = builder.add(sums, joined)
+    return sums
+
+
+dot = dot_vnni if HAS_VNNI else dot_avx2
+
+
+def make_fma_tile(element: str) -> Any:
+    """out[row] = bias + row . panel, or += with `accumulate`; panel [depth][16] of `element`, arithmetic in float32."""
+
+    @intrinsic
+    def fma_tile(typing_context, rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate):
+        signature = types.void(*[types.int64] * 8, types.boolean)
+
+        def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+            rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate = arguments
+
+            def step(index: Value, num_rows: int, sums: list[Value]) -> list[Value]:
+                weights = load_as_floats(builder, _at(builder, panel, index, LANES * ELEMENT_BYTES[element]), element)
+                column = _at(builder, row, index, 4)
+                return [
+                    _call(builder, "llvm.fma.v16f32", _FLOATS, _spread(builder, at, _F32, _FLOATS), weights, total)
+                    for at, total in zip(_row_addresses(builder, column, row_stride, num_rows), sums, strict=True)
+                ]
+
+            def emit(num_rows: int) -> None:
+                start = _load(builder, bias, _FLOATS)
+                sums = _loop(builder, depth, [start] * num_rows, lambda index, now: step(index, num_rows, now))
+                _store_rows(builder, sums, out, out_stride, accumulate)
+
+            _switch(builder, rows, FMA_ROWS, emit)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return fma_tile
+
+
+def make_dot_tile(product: Callable[[Builder, Value, Value, Value], Value], max_rows: int) -> Any:
+    """out[row] = bias + row_scale * column_scale * (row . panel - correction), or += with `accumulate`.
+
+    row: uint8, 128 is zero; panel [depth / 4][16][4] int8; correction [16] int32: 128 * the sum of each column.
+    """
+
+    @intrinsic
+    def dot_tile(
+        typing_context,
+        rows,
+        row,
+        row_stride,
+        panel,
+        quads,
+        out,
+        out_stride,
+        row_scales,
+        column_scales,
+        correction,
+        bias,
+        accumulate,
+    ):
+        signature = types.void(*[types.int64] * 11, types.boolean)
+
+        def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+            rows, row, row_stride, panel, quads, out, out_stride, row_scales = arguments[:8]
+            column_scales, correction, bias, accumulate = arguments[8:]
+
+            def step(index: Value, num_rows: int, sums: list[Value]) -> list[Value]:
+                weights = _load(builder, _at(builder, panel, index, LANES * DOT_DEPTH), _BYTES)
+                column = _at(builder, row, index, DOT_DEPTH)
+                return [
+                    product(builder, total, builder.bitcast(_spread(builder, at, _I32, _INTS), _BYTES), weights)
+                    for at, total in zip(_row_addresses(builder, column, row_stride, num_rows), sums, strict=True)
+                ]
+
+            def emit(num_rows: int) -> None:
+                zero = ir.Constant(_INTS, None)
+                sums = _loop(builder, quads, [zero] * num_rows, lambda index, now: step(index, num_rows, now))
+                scale, shift = _load(builder, column_scales, _FLOATS), _load(builder, bias, _FLOATS)
+                zero_points = _load(builder, correction, _INTS)
+                scaled = []
+                for number, total in enumerate(sums):
+                    exact = builder.sitofp(builder.sub(total, zero_points), _FLOATS)
+                    row_scale = _spread(builder, builder.add(row_scales, _int(4 * number)), _F32, _FLOATS)
+                    scaled.append(
+                        _call(builder, "llvm.fma.v16f32", _FLOATS, exact, builder.fmul(row_scale, scale), shift)
+                    )
+                _store_rows(builder, scaled, out, out_stride, accumulate)
+
+            _switch(builder, rows, max_rows, emit)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return dot_tile
+
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+def load_as_floats(builder: Builder, address: Value, element: str) -> Value:
+    """16 neighbours as float32; exact for each of the types."""
+    if element == "float32":
+        return _load(builder, address, _FLOATS)
+    if element == "float16":
+        return builder.fpext(_load(builder, address, ir.VectorType(ir.HalfType(), LANES)), _FLOATS)
+    if element == "int8":
+        return builder.sitofp(_load(builder, address, ir.VectorType(_I8, LANES)), _FLOATS)
+    # bfloat16 is the upper half of a float32.
+    wide = builder.zext(_load(builder, address, ir.VectorType(_I16, LANES)), _INTS)
+    return builder.bitcast(builder.shl(wide, _same(_INTS, 16)), _FLOATS)
+
+
+def make_unpack(element: str) -> Any:
+    """Write `vectors` x 16 elements as float32, for a panel that many tiles read."""
+
+    @intrinsic
+    def unpack(typing_context, source, out, vectors):
+        def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+            source, out, vectors = arguments
+
+            def step(index: Value, _nothing: list[Value]) -> list[Value]:
+                values = load_as_floats(builder, _at(builder, source, index, LANES * ELEMENT_BYTES[element]), element)
+                _store(builder, values, _at(builder, out, index, LANES * 4))
+                return []
+
+            _loop(builder, vectors, [], step)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return unpack
+
+
+@intrinsic
+def fetch_add(typing_context, address, amount):
+    """Atomically add to the int64 at `address`; gives the value before. Threads take pieces of work by it."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        address, amount = arguments
+        return builder.atomic_rmw("add", builder.inttoptr(address, _I64.as_pointer()), amount, "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def float_from_bits(typing_context, bits):
+    """The float32 whose bits these int32 are."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return builder.bitcast(arguments[0], _F32)
+
+    return types.float32(types.int32), codegen
+
+
+def make_store(element: str) -> Any:
+    """Store one float32 at an address, rounded to `element` (int8: it must be whole and in range)."""
+
+    @intrinsic
+    def store(typing_context, address, value):
+        def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+            address, value = arguments
+            if element == "float16":
+                value = builder.fptrunc(value, ir.HalfType())
+            elif element == "int8":
+                value = builder.fptosi(value, _I8)
+            builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=ELEMENT_BYTES[element])
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.float32), codegen
+
+    return store
+
+
+fma_tile_f32, fma_tile_bf16, fma_tile_f16, fma_tile_i8 = (
+    make_fma_tile(element) for element in ("float32", "bfloat16", "float16", "int8")
+)
+unpack_bf16, unpack_f16, unpack_i8 = (make_unpack(element) for element in ("bfloat16", "float16", "int8"))
+store_f32, store_f16, store_i8 = (make_store(element) for element in ("float32", "float16", "int8"))
+dot_tile = make_dot_tile(dot, DOT_ROWS)
+
+
+def _int(value: int) -> Value:
+    return ir.Constant(_I64, value)
+
+
+def _same(vector: Any, value: int) -> Value:
+    return ir.Constant(vector, [value] * vector.count)
+
+
+def _at(builder: Builder, base: Value, index: Value, stride: int) -> Value:
+    return builder.add(base, builder.mul(index, _int(stride)))
+
+
+def _row_addresses(builder: Builder, base: Value, stride: Value, num_rows: int) -> list[Value]:
+    return [builder.add(base, builder.mul(stride, _int(number))) for number in range(num_rows)]
+
+
+def _load(builder: Builder, address: Value, vector: Any) -> Value:
+    return builder.load(builder.inttoptr(address, vector.as_pointer()), align=1)
+
+
+def _store(builder: Builder, values: Value, address: Value) -> None:
+    builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=4)
+
+
+def _spread(builder: Builder, address: Value, element: Any, vector: Any) -> Value:
+    """The one 32-bit element at `address` in all lanes."""
+    one = builder.load(builder.inttoptr(address, element.as_pointer()), align=4)
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, one, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, vector.count), None))
+
+
+def _half(builder: Builder, values: Value, side: int) -> Value:
+    count = values.type.count // 2
+    lanes = ir.Constant(ir.VectorType(_I32, count), list(range(side * count, (side + 1) * count)))
+    return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), lanes)
+
+
+def _call(builder: Builder, name: str, result: Any, *arguments: Value) -> Value:
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+
+
+def _store_rows(builder: Builder, sums: list[Value], out: Value, out_stride: Value, accumulate: Value) -> None:
+    addresses = _row_addresses(builder, out, out_stride, len(sums))
+    with builder.if_else(accumulate) as (then, otherwise):
+        with then:
+            for total, address in zip(sums, addresses, strict=True):
+                _store(builder, builder.fadd(_load(builder, address, _FLOATS), total), address)
+        with otherwise:
+            for total, address in zip(sums, addresses, strict=True):
+                _store(builder, total, address)
+
+
+def _loop(
+    builder: Builder, count: Value, start: list[Value], step: Callable[[Value, list[Value]], list[Value]]
+) -> list[Value]:
+    """Run `step(index, values)` for index 0 .. count - 1, at least once; gives the last values."""
+    before = builder.basic_block
+    body, done = builder.append_basic_block("body"), builder.append_basic_block("done")
+    builder.branch(body)
+    builder.position_at_end(body)
+    index = builder.phi(_I64)
+    values = [builder.phi(value.type) for value in start]
+    results = step(index, values)
+    following = builder.add(index, _int(1))
+    for phi, first, then in zip([index, *values], [_int(0), *start], [following, *results], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(then, builder.basic_block)
+    builder.cbranch(builder.icmp_signed("<", following, count), body, done)
+    builder.position_at_end(done)
+    return results
+
+
+def _switch(builder: Builder, rows: Value, max_rows: int, emit: Callable[[int], None]) -> None:
+    """Code for each number of rows; a number outside 1 .. max_rows does nothing."""
+    end = builder.append_basic_block("end")
+    choice = builder.switch(rows, end)
+    for num_rows in range(1, max_rows + 1):
+        block = builder.append_basic_block(f"rows_{num_rows}")
+        choice.add_case(_int(num_rows), block)
+        builder.position_at_end(block)
+        emit(num_rows)
+        builder.branch(end)
+    builder.position_at_end(end)
