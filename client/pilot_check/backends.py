@@ -60,6 +60,42 @@ ACCELERATORS = {
     "gpu_execution_accelerator": ("tensorrt", "cuda"),
     "cpu_execution_accelerator": ("openvino",),
 }
+# `parameters` of the tensorrt accelerator: those with names of Triton's own, then those that onnxruntime reads.
+TENSORRT_PRECISION_MODES = ("FP32", "FP16", "INT8", "BF16")
+TENSORRT_PARAMETERS = (
+    "precision_mode",
+    "max_workspace_size_bytes",
+    "int8_calibration_table_name",
+    "int8_use_native_calibration_table",
+    "trt_auxiliary_streams",
+    "trt_build_heuristics_enable",
+    "trt_builder_optimization_level",
+    "trt_context_memory_sharing_enable",
+    "trt_cuda_graph_enable",
+    "trt_detailed_build_log",
+    "trt_dla_core",
+    "trt_dla_enable",
+    "trt_dump_ep_context_model",
+    "trt_dump_subgraphs",
+    "trt_engine_cache_enable",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_ep_context_embed_mode",
+    "trt_ep_context_file_path",
+    "trt_extra_plugin_lib_paths",
+    "trt_force_sequential_engine_build",
+    "trt_force_timing_cache",
+    "trt_layer_norm_fp32_fallback",
+    "trt_max_partition_iterations",
+    "trt_min_subgraph_size",
+    "trt_profile_max_shapes",
+    "trt_profile_min_shapes",
+    "trt_profile_opt_shapes",
+    "trt_sparsity_enable",
+    "trt_tactic_sources",
+    "trt_timing_cache_enable",
+    "trt_timing_cache_path",
+)
 # Models of this project whose files are made by a command.
 EXPORT_COMMANDS = {
     "crepe": "tritonpilot export model crepe",

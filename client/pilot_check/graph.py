@@ -26,12 +26,16 @@ class GraphTensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """What the graph takes and gives. `defaults` are inputs that have a value in the graph."""
+    """What the graph takes and gives. `defaults` are inputs that have a value in the graph.
+
+    `operators` are its operators, those of onnxruntime alone with their domain: "com.microsoft.FusedConv".
+    """
 
     path: Path
     inputs: dict[str, GraphTensor]
     outputs: dict[str, GraphTensor]
     defaults: dict[str, GraphTensor]
+    operators: frozenset[str]
 
     @property
     def can_batch(self) -> bool:
@@ -90,6 +94,7 @@ def read_graph(path: Path) -> Graph:
         {name: tensor for name, tensor in inputs.items() if name not in values},
         {tensor.name: _tensor(tensor) for tensor in model.graph.output},
         {name: tensor for name, tensor in inputs.items() if name in values},
+        frozenset(f"{node.domain}.{node.op_type}".removeprefix(".") for node in model.graph.node),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from pilot_check.finding import Finding
 from pilot_check.model import Model, Surroundings
+from pilot_check.rules.accelerators import check_accelerators
 from pilot_check.rules.backend import check_backend, check_onnxruntime_settings
 from pilot_check.rules.ensemble import check_ensemble
 from pilot_check.rules.ensemble_models import check_ensemble_models
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     check_batching,
     check_graph,
     check_onnxruntime_settings,
+    check_accelerators,
     check_dynamic_batching,
     check_queue_policy,
     check_sequence_batching,

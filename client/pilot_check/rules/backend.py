@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pilot_check.backends import ACCELERATORS, BACKENDS, ENSEMBLE_PLATFORM, ONNXRUNTIME_PARAMETERS, PLATFORMS
+from pilot_check.backends import BACKENDS, ENSEMBLE_PLATFORM, ONNXRUNTIME_PARAMETERS, PLATFORMS
 from pilot_check.finding import Finding
 from pilot_check.model import Model, Surroundings
 
@@ -69,13 +69,3 @@ def check_onnxruntime_settings(model: Model, _surroundings: Surroundings) -> Ite
         if not text.strip().isdecimal():
             place = ("parameters", model.source.entry("parameters", key), "value")
             yield model.error("parameter-value", f"{key} is {text!r}", "a whole number, 0 for the default", *place)
-    for field, names in ACCELERATORS.items():
-        entries = getattr(model.config.optimization.execution_accelerators, field)
-        for index, entry in enumerate(entries):
-            if entry.name not in names:
-                yield model.error(
-                    "accelerator-unknown",
-                    f"{field} {entry.name!r} is not known to the onnxruntime backend",
-                    f"one of {', '.join(names)}",
-                    *("optimization", "execution_accelerators", field, index),
-                )

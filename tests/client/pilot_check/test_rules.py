@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from onnx import helper, numpy_helper
 
-from pilot_check.backends import ONNXRUNTIME_PARAMETERS
+from pilot_check.backends import ONNXRUNTIME_PARAMETERS, TENSORRT_PARAMETERS, TENSORRT_PRECISION_MODES
 from pilot_check.errors import CheckError
 from pilot_check.finding import Finding, Severity
 from pilot_check.repository import check_repository
@@ -162,3 +162,83 @@ def test_the_parameters_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "python_backend" / "onnxruntime"))
     settings = importlib.import_module("pilot_onnxruntime.settings")
     assert set(ONNXRUNTIME_PARAMETERS) == set(settings.KNOWN_PARAMETERS)
+
+
+def test_the_options_of_tensorrt_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "python_backend" / "onnxruntime"))
+    providers = importlib.import_module("pilot_onnxruntime.providers")
+
+    def refuses(key: str, value: str) -> bool:
+        entry = {"name": "tensorrt", "parameters": {key: value}}
+        config = {"optimization": {"execution_accelerators": {"gpu_execution_accelerator": [entry]}}}
+        try:
+            providers.choose_providers(config, "GPU", 0, [providers.TENSORRT, providers.CUDA])
+        except providers.LoadError:
+            return True
+        return False
+
+    modes = dict.fromkeys(TENSORRT_PRECISION_MODES, "precision_mode")
+    assert [key for key in TENSORRT_PARAMETERS if key != "precision_mode" and refuses(key, "1")] == []
+    assert [mode for mode in modes if refuses("precision_mode", mode)] == []
+    assert refuses("trt_fp16_enable", "1")
+    assert refuses("precision_mode", "FP8")
+
+
+CACHE = {"trt_engine_cache_enable": "true", "trt_engine_cache_path": "/cache"}
+PROFILE = {
+    "trt_profile_min_shapes": "X:1x1",
+    "trt_profile_opt_shapes": "X:4x1",
+    "trt_profile_max_shapes": "X:8x1",
+}
+
+
+def accelerated(folder: Path, given: dict[str, str], operator: str = "Identity", domain: str = "") -> list[Finding]:
+    """Findings of a model with max_batch_size 8 and the TensorRT accelerator, on a server with a GPU."""
+    parameters = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in given.items())
+    node = helper.make_node(operator, ["X"], ["Y"], domain=domain)
+    model = graph([node], [("X", "FP32", ["b", 1])], [("Y", "FP32", ["b", 1])])
+    accelerator = f'gpu_execution_accelerator {{ name: "tensorrt" {parameters} }}'
+    install(
+        folder,
+        "m",
+        model,
+        f"{NATIVE} max_batch_size: 8 dynamic_batching {{}} instance_group {{ kind: KIND_GPU count: 1 }} "
+        f"optimization {{ execution_accelerators {{ {accelerator} }} }}",
+    )
+    return check_repository(folder, num_gpus=1)
+
+
+def test_a_right_accelerator_is_not_mentioned(tmp_path: Path) -> None:
+    assert accelerated(tmp_path, {"precision_mode": "FP16", **CACHE, **PROFILE}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ({"precison_mode": "FP16", **CACHE}, "accelerator-parameter", "parameter 'precison_mode' of the tensorrt"),
+        ({"precision_mode": "fp16", **CACHE}, "accelerator-value", "precision_mode is 'fp16'"),
+        ({"max_workspace_size_bytes": "1G", **CACHE}, "accelerator-value", "max_workspace_size_bytes is '1G'"),
+        ({**CACHE, "trt_engine_cache_enable": "yes"}, "accelerator-value", "trt_engine_cache_enable is 'yes'"),
+        ({**CACHE, "trt_profile_min_shapes": "X:1x1"}, "accelerator-profile", "all three or none"),
+        ({**CACHE, **PROFILE, "trt_profile_opt_shapes": "X:4,1"}, "accelerator-profile", "trt_profile_opt_shapes is"),
+        ({**CACHE, **PROFILE, "trt_profile_opt_shapes": "X:9x1"}, "accelerator-profile", "not min <= opt <= max"),
+        ({**CACHE, **PROFILE, "trt_profile_max_shapes": "X:8"}, "accelerator-profile", "same number of axes"),
+        ({**CACHE, **PROFILE, "trt_profile_max_shapes": "X:4x1"}, "accelerator-profile", "ends at 4 rows, max_batch"),
+        ({**CACHE, **dict.fromkeys(PROFILE, "Z:8x1")}, "accelerator-profile", "names 'Z', which is no input"),
+        ({}, "accelerator-cache", "every start of the server builds the engine anew"),
+        ({"trt_engine_cache_enable": "1"}, "accelerator-cache", "where the server was started"),
+        ({"precision_mode": "INT8", **CACHE}, "accelerator-graph", "the graph has no QuantizeLinear"),
+    ],
+)
+def test_what_is_wrong_with_an_accelerator_is_named(
+    tmp_path: Path, given: dict[str, str], code: str, message: str
+) -> None:
+    found = accelerated(tmp_path, given)
+    assert code in {finding.code for finding in found}
+    assert any(message in finding.message for finding in found)
+
+
+def test_a_graph_that_was_optimised_for_a_cpu_is_a_warning_with_tensorrt(tmp_path: Path) -> None:
+    finding = only(accelerated(tmp_path, CACHE, "FusedGemm", "com.microsoft"))
+    assert (finding.severity, finding.code) == (Severity.WARNING, "accelerator-graph")
+    assert "com.microsoft.FusedGemm" in finding.message
