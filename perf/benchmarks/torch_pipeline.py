@@ -2,9 +2,10 @@
 
     python perf/benchmarks/torch_pipeline.py [--quick] [--repository DIR] [--json FILE]
 
-    photos      a JPEG file of 2.6 megapixels in (labelled photos, enlarged to what a camera gives), the five likeliest of
-                1,000 classes out: decode and resize (PIL) | EfficientNet-Lite0, one thread | sort and name. Serial is `batches_in_flight: 1`, one request after the other through the
-                three stages; overlapped is 3. The same clients for both: 6 requests always in flight
+    photos      a JPEG file of 2.6 megapixels in (labelled photos, enlarged to what a camera gives), the five
+                likeliest of 1,000 classes out: decode and resize (PIL) | EfficientNet-Lite0, one thread | sort and
+                name. Serial is `batches_in_flight: 1`, one request after the other through the three stages;
+                overlapped is 3. The same clients for both: 6 requests always in flight
     sentences   text in, embedding out: tokeniser | encoder, one thread | whole numbers, three models of one instance
                 each. Serial is one request at a time, overlapped is 6 in flight, without dynamic batching: what is
                 measured is that the stages overlap, not that they batch
