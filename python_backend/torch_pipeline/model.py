@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from pilot_torch.errors import LoadError, RequestError
+from pilot_torch.machine import usable_cpus
 from pilot_torch.settings import DEFAULT_PACKAGE, read_settings
-
-from pilot_base.cpus import usable_cpus
 
 
 class TritonPythonModel:

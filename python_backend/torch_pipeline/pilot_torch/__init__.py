@@ -2,6 +2,7 @@
 
 config (dict) -> settings.py       what config.pbtxt says, unknown keys are errors        no torch
 file          -> module_source.py  the module in eval mode, and never a pickle
+                 machine.py        the CPUs that the process may use
                  archive.py        whether a torch.export package may be opened
                  signature.py      types of tensors; the config that a package asks for
 requests      -> pipeline.py       pre | compute | post, several batches on their way at once

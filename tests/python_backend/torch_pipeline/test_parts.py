@@ -9,10 +9,13 @@ from pilot_torch.archive import check_archive
 from pilot_torch.buffers import MIN_BYTES, BufferPool, as_tensor
 from pilot_torch.errors import LoadError
 from pilot_torch.grouping import OutputError, group_requests, split_outputs
+from pilot_torch.machine import usable_cpus
 from pilot_torch.module_source import find_function, load_module, open_package
 from pilot_torch.settings import read_settings
 from pilot_torch.signature import complete
 from safetensors.torch import save_file
+
+from pilot_base.cpus import usable_cpus as project_usable_cpus
 
 CPU = torch.device("cpu")
 
@@ -38,6 +41,13 @@ def test_cpus_are_shared_among_instances_unless_told_otherwise() -> None:
     two = {**config(), "instance_group": [{"count": 2}]}
     assert read_settings(two, usable_cpus=8).intra_op_threads == 4
     assert read_settings(config(intra_op_thread_count="3"), usable_cpus=8).intra_op_threads == 3
+
+
+@pytest.mark.parametrize("limit", ["max 100000", "150000 100000", "50000 100000", None])
+def test_a_container_s_limit_counts_as_for_the_rest_of_the_project(tmp_path: Path, limit: str | None) -> None:
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert usable_cpus(tmp_path) == project_usable_cpus(tmp_path)
 
 
 @pytest.mark.parametrize(
