@@ -1,7 +1,10 @@
 """The server that `sweep` and `tune` start for one model."""
 
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from pilot_base.progress import Say
 
@@ -10,6 +13,35 @@ if TYPE_CHECKING:
 
 # A model may load weights for a long time.
 LOAD_TIMEOUT_S = 600.0
+
+
+@dataclass
+class OwnServers:
+    """Servers of our own on one model, one after the other; all are stopped at the end of the block."""
+
+    repository: Path
+    model: str
+    say: Say
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _current: "RunningServer | None" = None
+
+    def start(self) -> "RunningServer":
+        """Raises as `serve_model`."""
+        self._current = self._stack.enter_context(serve_model(self.repository, self.model, self.say))
+        return self._current
+
+    @property
+    def current(self) -> "RunningServer":
+        """The one that was started last."""
+        return self._current or self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
 
 def serve_model(repository: Path, model: str, say: Say) -> "RunningServer":

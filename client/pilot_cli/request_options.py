@@ -54,6 +54,29 @@ _OPTIONS = (
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         help="Folder of a tokenizer.json to count tokens with, where the model does not.  [default: the model's own]",
     ),
+    click.option(
+        "--open-loop/--no-open-loop",
+        default=True,
+        show_default=True,
+        help="Measure the answer with arrivals that do not wait for answers, too.",
+    ),
+    click.option(
+        "--trace",
+        type=_FILE,
+        help="Intervals of those arrivals, one number of microseconds per line.  [default: a Poisson process]",
+    ),
+    click.option(
+        "--shared-memory",
+        type=click.Choice(["none", "system", "cuda"]),
+        default="none",
+        show_default=True,
+        help="Pass tensors through shared memory: only with a server on this machine.",
+    ),
+    click.option(
+        "--output-bytes",
+        type=click.IntRange(1),
+        help="With --shared-memory: the largest output of text or of a free shape.  [default: 100 KB]",
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of made prompts, drawn lengths and arrivals."),
 )
 

@@ -81,16 +81,17 @@ def command(
             from pilot_perf.remote import RemoteServer
 
             server: Any = RemoteServer(resolve_url(url, "grpc"))
-            model_dir = None
+            model_dir, restart = None, None
             if not allow_reload:
                 watcher.say("The server at --url keeps its configuration: only the load is swept (see --allow-reload)")
         else:
-            from pilot_cli.own_server import serve_model
+            from pilot_cli.own_server import OwnServers
 
             repository = repository or default_repository(model)
             model_dir = repository / model
             watcher.say(f"Starting a server on {repository}")
-            server = stack.enter_context(serve_model(repository, model, watcher.say))
+            restart = stack.enter_context(OwnServers(repository, model, watcher.say)).start
+            server = restart()
         request = Request(
             model=model,
             slo=slo,
@@ -101,7 +102,7 @@ def command(
             requests=requests_of(options),
             **options,
         )
-        outcome = run(server, analyzer, request, watch=watcher, say=watcher.say)
+        outcome = run(server, analyzer, request, watch=watcher, say=watcher.say, restart=restart)
     if as_json:
         print_json(outcome_json(outcome))
         return

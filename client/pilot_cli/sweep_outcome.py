@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pilot_perf.confirm import Side
+    from pilot_perf.open_loop import OpenLoop
+    from pilot_perf.overload import Protection
+    from pilot_perf.ratio import Ratio
     from pilot_perf.session import Outcome
     from pilot_perf.slo import Slo
 
@@ -42,7 +45,31 @@ def outcome_table(outcome: "Outcome") -> str:
         lines.append(f"Conclusion: {verdict.text}")
         if outcome.warning is not None:
             lines.append(f"Warning: {outcome.warning}")
+    if outcome.open_loop is not None:
+        lines += ["", f"Open loop: {outcome.open_loop.text(outcome.slo)}"]
+    if outcome.attribution is not None:
+        lines += ["", "What each knob brought (throughput within the budget):", *_step_lines(outcome)]
+    if outcome.protection is not None:
+        lines += ["", f"Overload: {outcome.protection.text}"]
+    if outcome.replicas is not None:
+        lines += ["", f"Replicas: {outcome.replicas.text}"]
     return "\n".join(lines)
+
+
+def _step_lines(outcome: "Outcome") -> list[str]:
+    """One line per step: the knob, its gain with the interval, and the throughput after it."""
+    steps = () if outcome.attribution is None else outcome.attribution.steps
+    rows = [
+        (
+            f"  {step.change}",
+            "" if step.ratio is None else f"x {step.ratio}",
+            _number(step.after.throughput_per_s, "/s", 0),
+            step.text(outcome.slo),
+        )
+        for step in steps
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _side_rows(untuned: "Side", chosen: "Side", slo: "Slo") -> list[tuple[str, str, str]]:
@@ -56,7 +83,7 @@ def _side_rows(untuned: "Side", chosen: "Side", slo: "Slo") -> list[tuple[str, s
         row("in flight", lambda side: str(side.trial.concurrency)),
         row("throughput", lambda side: _number(side.throughput_per_s, "/s", 0)),
         *(row(b.name, lambda side, b=b: b.text(side.value(b))) for b in slo.budgets),  # type: ignore[misc]
-        row(f"kept {slo}", lambda side: f"{side.num_kept(slo)} of {len(side.rounds)} rounds"),
+        row(f"kept {slo}", lambda side: f"{side.num_kept(slo)} of {len(side.all_rounds)} rounds"),
     ]
 
 
@@ -74,7 +101,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
             "concurrency": of.trial.concurrency,
             "throughput_per_s": of.throughput_per_s,
             "measures": {budget.name: of.value(budget) for budget in outcome.slo.budgets},
-            "rounds": len(of.rounds),
+            "rounds": len(of.all_rounds),
             "rounds_within_budget": of.num_kept(outcome.slo),
         }
 
@@ -88,9 +115,69 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
         "config": None if outcome.config_file is None else str(outcome.config_file),
         "untuned": None if verdict is None else side(verdict.untuned),
         "tuned": None if verdict is None else side(verdict.chosen),
-        "ratio": None,
+        "ratio": None if verdict is None else ratio_json(verdict.ratio),
+        "open_loop": None if outcome.open_loop is None else _open_loop_json(outcome.open_loop, outcome.slo),
+        "attribution": None,
+        "overload": None,
+        "replicas": None,
     }
-    if verdict is not None and verdict.ratio is not None:
-        ratio = verdict.ratio
-        result["ratio"] = {"value": ratio.value, "low": ratio.low, "high": ratio.high, "pairs": ratio.num_pairs}
+    if outcome.attribution is not None:
+        result["attribution"] = [
+            {
+                "change": step.change,
+                "result": step.text(outcome.slo),
+                "ratio": ratio_json(step.ratio),
+                "before": side(step.before),
+                "after": side(step.after),
+            }
+            for step in outcome.attribution.steps
+        ]
+    if outcome.protection is not None:
+        result["overload"] = _overload_json(outcome.protection)
+    if (replicas := outcome.replicas) is not None:
+        result["replicas"] = {
+            "count": replicas.count,
+            "rate_per_s": replicas.rate_per_s,
+            "measured_per_s": replicas.measured_per_s,
+            "load_per_replica": replicas.load_per_replica,
+        }
     return result
+
+
+def ratio_json(ratio: "Ratio | None") -> dict[str, Any] | None:
+    if ratio is None:
+        return None
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "pairs": ratio.num_pairs}
+
+
+def _open_loop_json(held: "OpenLoop", slo: "Slo") -> dict[str, Any]:
+    """`rate_per_s` None: no rate that was tried keeps the budget."""
+    return {
+        "conclusion": held.text(slo),
+        "closed_loop_per_s": held.closed_loop_per_s,
+        "rate_per_s": held.rate_per_s,
+        "late_sends": None if held.kept is None or held.kept.figures is None else held.kept.figures.late_sends,
+    }
+
+
+def _overload_json(protection: "Protection") -> dict[str, Any]:
+    """`knobs` None: no bound protects, none is installed. An attempt whose `problem` is empty does what it should."""
+    return {
+        "conclusion": protection.text,
+        "tuned_rate_per_s": protection.room.rate_per_s,
+        "knobs": None if protection.knobs is None else protection.knobs.as_dict(),
+        "attempts": [
+            {
+                "bound": attempt.name,
+                "knobs": attempt.trial.knobs.as_dict(),
+                "rate_per_s": attempt.trial.rate_per_s,
+                "problem": attempt.problem,
+                "accepted_per_s": None if (figures := attempt.figures) is None else figures.throughput_per_s,
+                "refused_share": None if figures is None else figures.refused_rate,
+                "accepted_ms": None if figures is None else figures.latency_ms,
+                "refused_ms": None if figures is None else figures.refused_ms,
+                "late_sends": None if figures is None else figures.late_sends,
+            }
+            for attempt in protection.attempts
+        ],
+    }

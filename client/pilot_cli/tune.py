@@ -60,7 +60,7 @@ def command(
     """
     from pilot_base.lock import only_one_in
     from pilot_cli.answers import show_answer
-    from pilot_cli.own_server import serve_model
+    from pilot_cli.own_server import OwnServers
     from pilot_cli.tune_target import find_target
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
@@ -79,7 +79,8 @@ def command(
         if options["input_data"] is None and target.spec is not None:
             options["input_data"] = write_rows(target.spec.samples, results_dir / INPUT_FILE)
         watcher.step(2, "Server")
-        with serve_model(target.model_dir.parent, target.model, say) as server:
+        with OwnServers(target.model_dir.parent, target.model, say) as servers:
+            server = servers.start()
             say(f"Serving {target.model} on {server.http_url} (HTTP) and {server.grpc_url} (gRPC)")
             if target.spec is not None:
                 show_answer(target.spec, server, watcher.show)
@@ -93,9 +94,9 @@ def command(
                 requests=requests_of(options),
                 **options,
             )
-            outcome = run(server, analyzer, request, watch=watcher, say=say)
+            outcome = run(server, analyzer, request, watch=watcher, say=say, restart=servers.start)
             watcher.step(4, "Configuration")
-            _install(target, outcome, server, say)
+            _install(target, outcome, servers.current, say)
         files = write_report(outcome.study_file, results_dir, options["rate_per_s"])
     if as_json:
         report = {"html": str(files.html), "png": str(files.png), "csv": str(files.csv)}

@@ -32,6 +32,8 @@ UNSTEADY_ATTEMPTS = 2
 # Windows without an answer become this much longer.
 LONGER = 4
 
+ERROR_BUDGET = ". A budget on the error rate (--slo error_rate:0.01) would count failures instead"
+
 # Measures one trial with windows of the given plan.
 Measure = Callable[[Trial, WindowPlan], Measurement]
 
@@ -54,7 +56,8 @@ class Bench:
             self._warm_up(trial)
             return self._measure_steady(trial, plan)
         except (AnalyzerError, KnobError, InputDataError, ClientError) as error:
-            return Measurement(trial, "failed", problem=" ".join(str(error).split()))
+            mend = ERROR_BUDGET if isinstance(error, FailedRequestsError) else ""
+            return Measurement(trial, "failed", problem=" ".join(f"{error}{mend}".split()))
 
     def restore(self) -> None:
         """Load the untuned configuration again."""
@@ -73,6 +76,11 @@ class Bench:
         repository.load(url, model, config)
         repository.wait_ready(url, model)
         self.loaded, self._warm = knobs, None
+
+    def move_to(self, grpc_url: str, server_pid: int | None) -> None:
+        """Go on with another server, which runs the untuned configuration."""
+        self.loader.move_to(grpc_url, server_pid)
+        self.loaded, self._warm = UNTUNED, None
 
     @property
     def target(self) -> Target:
@@ -154,11 +162,9 @@ class Bench:
             with self._served() as served:
                 figures = self.loader.by_analyzer(trial, window_ms)
             return replace(figures, stages=_stages(served[0]), batch_counts=dict(served[0].batch_counts))
-        except FailedRequestsError as error:
+        except FailedRequestsError:
             if not self._counts_failures(trial):
-                raise FailedRequestsError(
-                    f"{error}. A budget on the error rate (--slo error_rate:0.01) counts failures instead"
-                ) from error
+                raise
         before = statistics.read(*self._where)
         figures = self.loader.by_own_client(trial, window_ms)
         done = statistics.read(*self._where).since(before)

@@ -46,6 +46,9 @@ class Loader:
     def __post_init__(self) -> None:
         self._loads = count()
 
+    def move_to(self, grpc_url: str, server_pid: int | None) -> None:
+        self.target, self.server_pid = replace(self.target, grpc_url=grpc_url), server_pid
+
     def warm_up(self, trial: Trial) -> None:
         """Raises as `analyzer.warm_up`."""
         concurrency = trial.concurrency if trial.rate_per_s is None else min(trial.concurrency, OPEN_LOOP_WARM_UP)

@@ -13,24 +13,27 @@ from pilot_client import model_config, repository
 from pilot_client.errors import ClientError, ModelNotReadyError
 from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
-from pilot_perf.conditions import machine, model_files, software, text_hash
+from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import Levels, same_as_installed, space_for
 from pilot_perf.errors import PerfError
-from pilot_perf.knobs import Knobs
+from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.lifeline import Lifeline
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Measurement
+from pilot_perf.open_loop import OpenLoop
 from pilot_perf.overload import Protection
 from pilot_perf.remote import server_version
-from pilot_perf.replicas import Replicas, replicas_for, served_within_budget
+from pilot_perf.replicas import Replicas, replicas_for, served_by_one, served_within_budget
 from pilot_perf.requests import RequestOptions, Requests, requests_for
+from pilot_perf.schedule import read_trace
 from pilot_perf.search.best import nearest_miss
 from pilot_perf.search.space import Space
 from pilot_perf.slo import Slo
 from pilot_perf.store import Store
 from pilot_perf.study import CONFIRM_WINDOWS, MAX_MEASUREMENTS, SEARCH_WINDOWS, Study, Watch
-from pilot_perf.target import target_for
+from pilot_perf.target import SharedMemory, target_for
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import PerfAnalyzer
 
@@ -58,6 +61,11 @@ class Request:
     # Whether to measure what each knob brought, and which bound of the queue protects the chosen configuration.
     attribution: bool = True
     protection: bool = True
+    # Whether to try the answer with arrivals that do not wait, and the intervals of a recorded trace for them.
+    open_loop: bool = True
+    trace: Path | None = None
+    shared_memory: SharedMemory = "none"
+    output_bytes: int | None = None
     # Requests/s that are to be served; None: nothing was said.
     rate_per_s: float | None = None
 
@@ -81,6 +89,7 @@ class Outcome:
     attribution: Attribution | None = None
     protection: Protection | None = None
     replicas: Replicas | None = None
+    open_loop: OpenLoop | None = None
 
     @property
     def installable(self) -> Knobs | None:
@@ -114,8 +123,11 @@ def run(
     *,
     watch: Watch = lambda _phase, _number, _measurement: None,
     say: Say = silent,
+    restart: Callable[[], RunningServer] | None = None,
 ) -> Outcome:
     """Search and confirm on `server`, where `request.model` is loaded as it is installed; resumes what was interrupted.
+
+    `restart` gives another server in the same state, for one that dies; it is called once at most.
 
     The server runs the untuned configuration again when this returns; one that is not ours also when this raises.
 
@@ -139,9 +151,18 @@ def run(
     )
     if request.fresh:
         study_file.unlink(missing_ok=True)
-    target = target_for(url, installed, requests, request.slo)
+    target = target_for(
+        url,
+        installed,
+        requests,
+        request.slo,
+        shared_memory=request.shared_memory,
+        output_bytes=request.output_bytes,
+        trace_us=None if request.trace is None else tuple(read_trace(request.trace)),
+    )
     bench = Bench(Loader(analyzer, target, installed, request.slo, server.pid, request.requests.seed), installed)
     source = _source_config(request, installed)
+    lifeline = Lifeline(server, bench, restart, say)
     with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
         if known := len(store.rows()):
             say(f"Going on with {study_file}: {known} measurements are there")
@@ -153,7 +174,7 @@ def run(
             usable_cpus(),
             same_as_installed(installed, space),
             request.max_measurements,
-            require_alive=_require_alive(server),
+            revive=lifeline.revive,
             watch=watch,
         )
         try:
@@ -163,10 +184,16 @@ def run(
                 if not store.rows("confirm"):
                     say("Measuring the untuned and the chosen configuration in turn")
                 verdict = study.confirm()
+            held = None
+            if request.open_loop and (rate := served_within_budget(winner, verdict)) is not None:
+                if not store.rows("open_loop"):
+                    say("Measuring the answer in an open loop: arrivals that do not wait")
+                knobs = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else UNTUNED
+                held = study.hold_in_open_loop(knobs, rate)
             attribution, protection = _explain(study, verdict, request, say)
         except BaseException:
             # One of ours is about to be stopped.
-            if server.pid is None and server.is_alive():
+            if lifeline.server.pid is None and lifeline.server.is_alive():
                 bench.restore()
             raise
         bench.restore()
@@ -186,8 +213,9 @@ def run(
             warning,
             attribution,
             protection,
+            open_loop=held,
         )
-    if request.rate_per_s is not None and (measured := served_within_budget(winner, verdict)) is not None:
+    if request.rate_per_s is not None and (measured := served_by_one(winner, verdict, held)) is not None:
         outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
     if outcome.verdict is None or outcome.installable is None:
         return outcome
@@ -221,6 +249,8 @@ def _conditions(
         "model": request.model,
         "model.config": text_hash(model_config.to_text(installed)),
         **requests.conditions,
+        "arrivals": "Poisson" if request.trace is None else file_hash(request.trace),
+        "shared_memory": request.shared_memory,
         "slo": str(request.slo),
         "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
         "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
@@ -244,17 +274,3 @@ def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:
     if request.model_dir is not None and (request.model_dir / model_config.CONFIG_FILE).is_file():
         return model_config.read(request.model_dir)
     return installed
-
-
-def _require_alive(server: RunningServer) -> Callable[[], None]:
-    def check() -> None:
-        try:
-            server_version(server.grpc_url)
-        except ClientError as error:
-            log = server.log_tail()
-            raise PerfError(
-                "the server is gone; what was measured is kept, and the same command goes on from there "
-                f"({error})" + (f". Its log ends with:\n{log}" if log else "")
-            ) from error
-
-    return check

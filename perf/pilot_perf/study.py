@@ -1,4 +1,4 @@
-"""Runs a study to its end: search, confirm, attribution, overload, each step taken from what the store holds.
+"""Runs a study to its end: search, confirm, open loop, attribution, overload, each step from what the store holds.
 
 Nothing is remembered outside the store, so a study that was killed goes on where it was when the same call is made
 again.
@@ -6,7 +6,7 @@ again.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pilot_client import model_config
 from pilot_perf.attribution import Attribution, next_attribution
@@ -15,11 +15,13 @@ from pilot_perf.confirm import Verdict, next_confirmation
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
+from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
 from pilot_perf.search.best import best_kept
 from pilot_perf.search.drive import next_trial
 from pilot_perf.search.quick import quick
 from pilot_perf.search.space import Space
+from pilot_perf.search.task import SearchTask, Strategy
 from pilot_perf.slo import Slo
 from pilot_perf.store import Phase, Store
 from pilot_perf.windows import WindowPlan
@@ -28,7 +30,7 @@ SEARCH_WINDOWS = WindowPlan(window_ms=700)
 CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
 ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000)
 OVERLOAD_WINDOWS = WindowPlan(window_ms=1700)
-MAX_MEASUREMENTS = 60
+MAX_MEASUREMENTS = 38
 
 # Told of every measurement: the phase, its number in the phase, and the measurement.
 Watch = Callable[[Phase, int, Measurement], None]
@@ -36,9 +38,10 @@ Watch = Callable[[Phase, int, Measurement], None]
 
 @dataclass
 class Study:
-    """A space and a budget, the store that remembers, and the bench that measures.
+    """A space and a budget, the strategy that searches, the store that remembers, and the bench that measures.
 
-    `require_alive` raises when the server is gone: then the other trials would only fail one by one.
+    `revive` is asked after a trial that brought nothing: whether the server had died and another one is there now. It
+    raises where there is none: then the other trials would only fail one by one.
     """
 
     store: Store
@@ -48,16 +51,16 @@ class Study:
     cpus: int
     same_as_untuned: Knobs | None = None
     max_measurements: int = MAX_MEASUREMENTS
-    require_alive: Callable[[], None] = lambda: None
+    strategy: Strategy = quick
+    revive: Callable[[], bool] = lambda: False
     watch: Watch = lambda _phase, _number, _measurement: None
 
     def search(self) -> Measurement | None:
         """Measure until the search ends or the measurements are used up. Returns the best that keeps the budget."""
         history = self.store.measurements("search")
+        task = SearchTask(self.space, self.slo, self.cpus, self.max_measurements, self.same_as_untuned)
         while len(history) < self.max_measurements:
-            step = next_trial(
-                lambda: quick(self.space, self.slo, self.cpus, self.max_measurements, self.same_as_untuned), history
-            )
+            step = next_trial(lambda: self.strategy(task), history)
             if step.trial is None:
                 break
             history.append(self._run("search", len(history) + 1, step.trial, SEARCH_WINDOWS))
@@ -79,6 +82,15 @@ class Study:
             if step.trial is None:
                 return step.verdict
             confirmed.append(self._run("confirm", len(confirmed) + 1, step.trial, CONFIRM_WINDOWS))
+
+    def hold_in_open_loop(self, knobs: Knobs, closed_loop_per_s: float) -> OpenLoop | None:
+        """Find the arrival rate at which the answer keeps its budget. None where nothing was measured."""
+        measured = self.store.measurements("open_loop")
+        while True:
+            step = next_open_loop(knobs, closed_loop_per_s, measured, self.slo)
+            if step.trial is None:
+                return step.result
+            measured.append(self._run("open_loop", len(measured) + 1, step.trial, CONFIRM_WINDOWS))
 
     def attribute(self, verdict: Verdict) -> Attribution | None:
         """Measure what each knob of the chosen configuration brought. None where it is no gain."""
@@ -102,8 +114,16 @@ class Study:
     def _run(self, phase: Phase, number: int, trial: Trial, plan: WindowPlan) -> Measurement:
         started = time.monotonic()
         measurement = self.measure(trial, plan)
+        gone: PerfError | None = None
+        try:
+            while measurement.figures is None and self.revive():
+                reason = f"{trial.reason}; once more, since the server had died ({measurement.problem})"
+                measurement = self.measure(replace(trial, reason=reason), plan)
+        except PerfError as error:
+            # The trial is a row nevertheless: it may have been the cause, and would be again when the study goes on.
+            gone = error
         self.store.add(phase, measurement, time.monotonic() - started)
         self.watch(phase, number, measurement)
-        if measurement.figures is None:
-            self.require_alive()
+        if gone is not None:
+            raise gone
         return measurement
