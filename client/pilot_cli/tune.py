@@ -45,7 +45,8 @@ def command(
 ) -> None:
     """Export, serve, measure and configure a model: the fastest configuration within a latency budget, with proof.
 
-    SPEC is a sample (minilm), module:function or file.py[:function]; it is exported, verified and installed first.
+    SPEC is a sample (minilm, efficientnet, crepe), module:function or file.py[:function]; it is exported, verified and
+    installed first.
     MODEL is a model that the repository holds already.
 
     Then the real server answers over HTTP and gRPC, the model is swept with perf_analyzer, the chosen config.pbtxt is
