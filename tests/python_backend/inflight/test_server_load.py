@@ -4,6 +4,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
 
 from pilot_client.errors import ModelNotReadyError
@@ -100,3 +101,24 @@ def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tight_server: Run
     assert num_clients - len(refused) >= NUM_CLIENTS
     assert len(refused) >= 8
     assert len({answer for answer in answers if answer not in refused}) == 1
+
+
+@pytest.mark.slow
+def test_twenty_thousand_responses_leave_no_memory_behind(tiny_server: RunningServer) -> None:
+    params = {"max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    server = psutil.Process(tiny_server.pid)
+
+    def resident_bytes() -> int:
+        processes = [server, *server.children(recursive=True)]
+        return sum(int(process.memory_info().rss) for process in processes)
+
+    def answer(_client: int) -> int:
+        return sum(1 for _piece in stream(tiny_server.grpc_url, "tiny", "Once", params))
+
+    with ThreadPoolExecutor(8) as threads:
+        # Buffers and caches grow to their size first.
+        list(threads.map(answer, range(16)))
+        before = resident_bytes()
+        num_responses = sum(threads.map(answer, range(64)))
+    assert num_responses > 20_000
+    assert resident_bytes() - before < 32 << 20

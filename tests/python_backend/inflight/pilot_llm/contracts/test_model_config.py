@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from pilot_llm.contracts import contract_named
-from pilot_llm.contracts.model_config import check, complete, engine_arguments
+from pilot_llm.contracts.model_config import check, complete, engine_arguments, with_device
 from pilot_llm.errors import ConfigError
+from pilot_testing.fake_llm import make_config
 
 MINIMAL: dict[str, Any] = {
     "name": "m",
@@ -125,3 +126,26 @@ def test_parameters_named_as_an_engine_argument_are_read_and_the_others_left_alo
         "enable_prefix_caching": False,
     }
     assert engine_arguments(MINIMAL) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "device_id", "wished", "device"),
+    [
+        ("CPU", 0, "auto", "cpu"),
+        ("GPU", 1, "auto", "cuda:1"),
+        ("GPU", 1, "cuda", "cuda:1"),
+        ("GPU", 0, "cuda:0", "cuda:0"),
+        ("MODEL", 0, "auto", "auto"),
+        ("MODEL", 0, "cuda:3", "cuda:3"),
+    ],
+)
+def test_an_instance_runs_on_the_device_that_triton_gives_it(
+    kind: str, device_id: int, wished: str, device: str
+) -> None:
+    assert with_device(make_config(device=wished), kind, device_id).device == device
+
+
+@pytest.mark.parametrize(("kind", "wished"), [("CPU", "cuda"), ("GPU", "cpu"), ("GPU", "cuda:0")])
+def test_another_device_than_tritons_is_refused(kind: str, wished: str) -> None:
+    with pytest.raises(ConfigError, match=f"asks for device '{wished}', but Triton places this instance on"):
+        with_device(make_config(device=wished), kind, 1)
