@@ -55,7 +55,38 @@ def _name_nodes(model: Any) -> None:
 def _to_fp16(model: Any, kept: list[str]) -> Any:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    return convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)
+    half = convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)
+    _join_fp32(half.graph)
+    return half
+
+
+def _join_fp32(graph: Any) -> None:
+    """Take away the way through fp16 between two nodes that stay in fp32.
+
+    The converter casts what such a node gives to fp16 and back for the next one: exactly what must not happen to a
+    value beyond fp16. onnxruntime drops such pairs when it loads a graph, TensorRT does not.
+    """
+    from onnx import TensorProto
+
+    def casts_to(kind: int) -> dict[str, str]:
+        return {
+            node.output[0]: node.input[0]
+            for node in graph.node
+            if node.op_type == "Cast" and any(item.name == "to" and item.i == kind for item in node.attribute)
+        }
+
+    to_half, to_full = casts_to(TensorProto.FLOAT16), casts_to(TensorProto.FLOAT)
+    exact = {value: to_half[half] for value, half in to_full.items() if half in to_half}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = exact.get(name, name)
+    given = {value.name for value in graph.output}
+    used = {name for node in graph.node for name in node.input} | given
+    for node in [node for node in graph.node if node.output[0] in exact and node.output[0] not in used]:
+        graph.node.remove(node)
+    used = {name for node in graph.node for name in node.input} | given
+    for node in [node for node in graph.node if node.output[0] in to_half and node.output[0] not in used]:
+        graph.node.remove(node)
 
 
 def _to_bf16(model: Any, originals: dict[str, Any]) -> Any:

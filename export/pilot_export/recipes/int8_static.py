@@ -37,11 +37,13 @@ class Style:
     options: dict[str, Any]
 
 
+# A matrix product in int8 may give fp32 to both runtimes; int8 there would only cost precision.
+_COMMON = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"]}
+FOR_CPU = Style(is_symmetric=False, options=_COMMON)
 # The parser of TensorRT refuses int32 biases behind a DequantizeLinear, zero points other than 0, and U8.
-FOR_CPU = Style(is_symmetric=False, options={"MatMulConstBOnly": True})
 FOR_TENSORRT = Style(
     is_symmetric=True,
-    options={"MatMulConstBOnly": True, "ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
+    options={**_COMMON, "ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
 )
 
 
