@@ -1,6 +1,7 @@
 """What a sweep came to, for a person and for a program."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def outcome_table(outcome: "Outcome") -> str:
         lines.append(f"Conclusion: {verdict.text}")
         if outcome.warning is not None:
             lines.append(f"Warning: {outcome.warning}")
+    if outcome.bottleneck is not None:
+        lines += ["", outcome.bottleneck.text]
     if outcome.open_loop is not None:
         lines += ["", f"Open loop: {outcome.open_loop.text(outcome.slo)}"]
     if outcome.attribution is not None:
@@ -116,6 +119,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
         "untuned": None if verdict is None else side(verdict.untuned),
         "tuned": None if verdict is None else side(verdict.chosen),
         "ratio": None if verdict is None else ratio_json(verdict.ratio),
+        "bottleneck": None if outcome.bottleneck is None else asdict(outcome.bottleneck),
         "open_loop": None if outcome.open_loop is None else _open_loop_json(outcome.open_loop, outcome.slo),
         "attribution": None,
         "overload": None,

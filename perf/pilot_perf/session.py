@@ -13,6 +13,7 @@ from pilot_client import model_config, repository
 from pilot_client.errors import ClientError, ModelNotReadyError
 from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
+from pilot_perf.bottleneck import Bottleneck, bottleneck
 from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
@@ -90,6 +91,8 @@ class Outcome:
     protection: Protection | None = None
     replicas: Replicas | None = None
     open_loop: OpenLoop | None = None
+    # What bounds the answer at its load.
+    bottleneck: Bottleneck | None = None
 
     @property
     def installable(self) -> Knobs | None:
@@ -214,6 +217,7 @@ def run(
             attribution,
             protection,
             open_loop=held,
+            bottleneck=_bottleneck(winner, verdict, installed),
         )
     if request.rate_per_s is not None and (measured := served_by_one(winner, verdict, held)) is not None:
         outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
@@ -221,6 +225,17 @@ def run(
         return outcome
     tuned = apply(source, outcome.installable)
     return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
+
+
+def _bottleneck(winner: Measurement | None, verdict: Verdict | None, installed: ModelConfig) -> Bottleneck | None:
+    """Of the last measurement of what should serve."""
+    measurement = winner
+    if verdict is not None:
+        side = verdict.chosen if verdict.is_a_gain else verdict.untuned
+        measurement = next((m for m in reversed(side.rounds) if m.figures is not None), None)
+    if measurement is None:
+        return None
+    return bottleneck(measurement, apply(installed, measurement.trial.knobs), usable_cpus())
 
 
 def _explain(
