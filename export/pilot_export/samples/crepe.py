@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pilot_base.errors import PilotError
 from pilot_base.packages import PinnedPackage, fetch
 from pilot_base.progress import Say, silent
-from pilot_export.errors import SpecError
 from pilot_export.samples.tones import pure_tone, read_wav, tones
 from pilot_export.spec import Batch, ExportSpec, Task, Thresholds
 
@@ -113,10 +113,10 @@ def _sound(word: str) -> NDArray[np.float32]:
     except ValueError:
         sound = read_wav(Path(word), SAMPLE_RATE)
         if len(sound) < FRAME_SAMPLES:
-            raise SpecError(f"{word} is shorter than one frame of {FRAME_SAMPLES} samples (64 ms)") from None
+            raise PilotError(f"{word} is shorter than one frame of {FRAME_SAMPLES} samples (64 ms)") from None
         return sound
     if not 0 < hz < SAMPLE_RATE / 2:
-        raise SpecError(f"{word} Hz: a tone at {SAMPLE_RATE} samples/s has between 0 and {SAMPLE_RATE // 2} Hz")
+        raise PilotError(f"{word} Hz: a tone at {SAMPLE_RATE} samples/s has between 0 and {SAMPLE_RATE // 2} Hz")
     return pure_tone(hz, 4 * FRAME_SAMPLES, SAMPLE_RATE)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pilot_base.errors import PilotError
 from pilot_base.packages import PinnedPackage, fetch
 from pilot_base.progress import Say, silent
-from pilot_export.errors import SpecError
 
 PACKAGE = PinnedPackage("foolbox", "3.3.4", "11049d515d38e765e206a73ace9cc648b81a0d6d1da9ad9057e149ee117989cb", 2)
 # The names of ImageNet's 1,000 classes (MIT licence).
@@ -55,7 +55,7 @@ def read_photo(path: Path, size: int) -> NDArray[np.uint8]:
     """[size, size, 3]: the middle square of a picture file.
 
     Raises:
-        SpecError: no file, or no picture.
+        PilotError: no file, or no picture.
     """
     image = _open(path)
     return _cut(image, min(image.size), 0.5, 0.5, size)
@@ -81,7 +81,7 @@ def _open(path: Path) -> Any:
     try:
         return Image.open(path).convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
-        raise SpecError(f"{path} is no picture that can be read: {error}") from error
+        raise PilotError(f"{path} is no picture that can be read: {error}") from error
 
 
 def _cut(image: Any, side: int, across: float, down: float, size: int) -> NDArray[np.uint8]:

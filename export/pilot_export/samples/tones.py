@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pilot_export.errors import SpecError
+from pilot_base.errors import PilotError
 
 MIN_HZ, MAX_HZ = 50.0, 1200.0
 _MAX_HARMONICS = 8
@@ -33,16 +33,16 @@ def read_wav(path: Path, sample_rate: int) -> NDArray[np.float32]:
     """The samples of a .wav file [samples], -1 to 1, channels averaged.
 
     Raises:
-        SpecError: no .wav file of 16 bits at `sample_rate`.
+        PilotError: no .wav file of 16 bits at `sample_rate`.
     """
     try:
         with wave.open(str(path)) as file:
             found = (file.getsampwidth(), file.getframerate())
             data = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").reshape(-1, file.getnchannels())
     except (OSError, EOFError, ValueError, wave.Error) as error:
-        raise SpecError(f"{path} is no .wav file that can be read: {error}") from error
+        raise PilotError(f"{path} is no .wav file that can be read: {error}") from error
     if found != (2, sample_rate):
-        raise SpecError(f"{path} has {8 * found[0]} bits at {found[1]} Hz: convert it to 16 bits at {sample_rate} Hz")
+        raise PilotError(f"{path} has {8 * found[0]} bits at {found[1]} Hz: convert it to 16 bits at {sample_rate} Hz")
     return np.asarray(data.mean(axis=1) / 32768.0, dtype=np.float32)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pilot_base.errors import PilotError
 from pilot_cli.main import cli
-from pilot_export.errors import SpecError
 from pilot_export.pipeline import export_model
 from pilot_export.samples import crepe, tones
 from pilot_export.spec import ExportSpec, load_spec
@@ -53,14 +53,14 @@ def test_a_recording_is_answered_with_its_pitch_and_silence_with_doubt(tmp_path:
     [("nosuch.wav", "no .wav file"), ("9000", "between 0 and 8000 Hz"), ("-3", "between 0 and 8000 Hz")],
 )
 def test_what_is_no_sound_is_refused(word: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(PilotError, match=message):
         crepe.answer(dict, [word])
 
 
 def test_a_recording_of_another_rate_or_too_short_names_the_mend(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="convert it to 16 bits at 16000 Hz"):
+    with pytest.raises(PilotError, match="convert it to 16 bits at 16000 Hz"):
         crepe.answer(dict, [str(write_wav(tmp_path / "fast.wav", np.zeros(9000), 44_100))])
-    with pytest.raises(SpecError, match="shorter than one frame"):
+    with pytest.raises(PilotError, match="shorter than one frame"):
         crepe.answer(dict, [str(write_wav(tmp_path / "short.wav", np.zeros(1000)))])
 
 

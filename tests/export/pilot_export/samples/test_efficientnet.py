@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pilot_base.errors import PilotError
 from pilot_base.packages import PinnedPackage, fetch
 from pilot_cli.main import cli
-from pilot_export.errors import SpecError
 from pilot_export.pipeline import export_model
 from pilot_export.samples import efficientnet, photos
 from pilot_export.spec import load_spec
@@ -60,7 +60,7 @@ def test_no_photo_judges_that_has_calibrated() -> None:
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     for path in (tmp_path / "notes.txt", tmp_path / "nosuch.jpg"):
-        with pytest.raises(SpecError, match="is no picture that can be read"):
+        with pytest.raises(PilotError, match="is no picture that can be read"):
             efficientnet.answer(dict, [str(path)])
 
 
