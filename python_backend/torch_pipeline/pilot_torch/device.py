@@ -11,7 +11,8 @@ Shared state: none. One thread calls `run`; `Pending.wait` may be called from an
 The path for CUDA has not been run on a GPU yet.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,11 +28,15 @@ Forward = Callable[[Tensors], Tensors]
 
 @dataclass(frozen=True)
 class Pending:
-    """Outputs on the host, complete after `wait`; they lie in `buffers`, if any."""
+    """Outputs on the host, complete after `wait`; they lie in `buffers`, if any.
+
+    `spans` may be called after `wait`: (stage, start, end) of what the device did on its own, in time.monotonic().
+    """
 
     outputs: Tensors
     buffers: list[torch.Tensor]
     done: Any = None
+    spans: Callable[[], Sequence[tuple[str, float, float]]] = tuple
 
     def wait(self) -> None:
         if self.done is not None:
@@ -60,30 +65,50 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         self.torch_device = torch.device("cuda", index)
         self._upload, self._compute, self._download = (_stream(self.torch_device) for _ in range(3))
+        # A moment on the device's clock whose time here is known.
+        self._zero = self._compute.record_event(_event())
+        self._zero.synchronize()
+        self._zero_s = time.monotonic()
 
     def run(self, forward: Forward, inputs: Tensors, pool: BufferPool) -> Pending:
+        marks = {name: (_event(), _event()) for name in ("upload", "run", "download")}
         with torch.inference_mode(), torch.cuda.device(self.torch_device):
             with torch.cuda.stream(self._upload):
+                self._upload.record_event(marks["upload"][0])
                 on_device = {name: t.to(self.torch_device, non_blocking=True) for name, t in inputs.items()}
+                self._upload.record_event(marks["upload"][1])
             self._compute.wait_stream(self._upload)
             with torch.cuda.stream(self._compute):
                 for tensor in on_device.values():
                     # Made on another stream: its memory must not be used again before this stream is done with it.
                     tensor.record_stream(self._compute)
+                self._compute.record_event(marks["run"][0])
                 results = forward(on_device)
+                self._compute.record_event(marks["run"][1])
             self._download.wait_stream(self._compute)
             outputs, buffers = {}, []
             with torch.cuda.stream(self._download):
+                self._download.record_event(marks["download"][0])
                 for name, result in results.items():
                     buffers.append(pool.take(result.numel() * result.dtype.itemsize))
                     outputs[name] = as_tensor(buffers[-1], result.shape, result.dtype)
                     outputs[name].copy_(result, non_blocking=True)
                     result.record_stream(self._download)
-                return Pending(outputs, buffers, self._download.record_event())
+                done = self._download.record_event(marks["download"][1])
+        return Pending(
+            outputs, buffers, done, lambda: [(name, *map(self._time_s, pair)) for name, pair in marks.items()]
+        )
+
+    def _time_s(self, event: torch.cuda.Event) -> float:
+        return self._zero_s + self._zero.elapsed_time(event) / 1e3
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def choose_device(kind: str, index: int) -> Device:

@@ -174,6 +174,8 @@ class Pipeline:
             if isinstance(result, Exception):
                 raise result
             result.wait()
+            for span in result.spans():
+                self._timeline.add(batch.number, *span)
             parts = split_outputs(group, result.outputs, is_batched=self._is_batched)
             answers |= {place: self._finished(part) for place, part in parts.items()}
         except Exception as error:  # noqa: BLE001

@@ -21,16 +21,19 @@ class Timeline:
     @contextmanager
     def stage(self, batch: int, name: str) -> Iterator[None]:
         """Record the block as stage `name` of batch number `batch`."""
-        if self._file is None:
-            yield
-            return
         start_s = time.monotonic()
         try:
             yield
         finally:
-            line = json.dumps({"batch": batch, "stage": name, "start_s": start_s, "end_s": time.monotonic()})
-            with self._lock:
-                self._file.write(f"{line}\n")
+            self.add(batch, name, start_s, time.monotonic())
+
+    def add(self, batch: int, name: str, start_s: float, end_s: float) -> None:
+        """Record a stage that something else has timed; times are of time.monotonic()."""
+        if self._file is None:
+            return
+        line = json.dumps({"batch": batch, "stage": name, "start_s": start_s, "end_s": end_s})
+        with self._lock:
+            self._file.write(f"{line}\n")
 
     def close(self) -> None:
         if self._file is not None:

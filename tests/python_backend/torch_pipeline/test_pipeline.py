@@ -1,5 +1,6 @@
 """The pipeline without a server: every request is answered once and rightly, whatever fails beside it."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_a_gpu_that_is_not_there_names_the_mend() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_answers_are_the_same() -> None:
+def test_on_a_gpu_the_answers_are_the_same_and_copies_overlap_runs(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     answers = Answers()
@@ -180,11 +181,14 @@ def test_on_a_gpu_the_answers_are_the_same() -> None:
         num_prepare_threads=2,
         batches_in_flight=4,
         num_compute_threads=1,
-        timeline=Timeline(None),
+        timeline=Timeline(tmp_path / "timeline.jsonl"),
     )
     for index in range(100):
-        pipeline.submit([answers.request((index, k), x=torch.full((2, 4096), 10.0 * index + k)) for k in range(3)])
+        pipeline.submit([answers.request((index, k), x=torch.full((2, 2**20), 10.0 * index + k)) for k in range(3)])
     pipeline.close()
     for (index, k), (result,) in answers.by_name.items():
         assert bool((result["y"] == 2 * (10.0 * index + k)).all())  # type: ignore[index]
     assert pipeline.pool.num_idle == pipeline.pool.num_made
+    lines = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    up, down = ([line for line in lines if line["stage"] == stage] for stage in ("upload", "download"))
+    assert any(a["start_s"] < b["end_s"] and b["start_s"] < a["end_s"] for a in up for b in down)
