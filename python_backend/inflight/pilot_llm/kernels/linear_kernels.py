@@ -8,7 +8,7 @@ The weights [N, K] lie as panels of 16 outputs, the depth (K) outermost, so that
              ...                                       ...
     panel 1: [n16 ... n31] ...                panel 1: ...
 
-N is filled up to whole panels and, for int8, K to whole fours, with zeros.
+N is filled up to whole panels with zeros. K is a multiple of 16.
 
 Threads take pieces, several panels each, from a shared counter: who is held up by another process takes fewer. Rows
 go in strips that stay in the second-level cache while all panels of a piece pass over them.
@@ -114,9 +114,12 @@ def linear_bf16(rows, weights, bias, out, accumulate, num_threads):
 
 @njit(parallel=True, cache=True, nogil=True)
 def linear_int8(rows, row_scales, weights, column_scales, correction, bias, out, accumulate, num_threads):
-    """rows [M, K] uint8 around 128 with row_scales [M]; weights [panels, K / 4, 16, 4] int8; all else [panels * 16]."""
+    """rows [M, K] uint8 around 128, row_scales [M, groups]; weights [panels, K / 4, 16, 4] int8,
+    correction [panels, groups, 16] int32; column_scales and bias [panels * 16].
+    """
     num_rows = rows.shape[0]
     num_panels, quads = weights.shape[0], weights.shape[1]
+    num_groups = row_scales.shape[1]
     piece = max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
     strip = _strip_rows(quads * DOT_DEPTH, DOT_ROWS)
     counter = np.zeros(1, np.int64)
@@ -134,12 +137,14 @@ def linear_int8(rows, row_scales, weights, column_scales, correction, bias, out,
                             address(rows) + row * rows.strides[0],
                             np.int64(rows.strides[0]),
                             address(weights) + panel * weights.strides[0],
-                            np.int64(quads),
+                            np.int64(num_groups),
+                            np.int64(quads // num_groups),
                             address(out) + row * out.strides[0] + panel * LANES * 4,
                             np.int64(out.strides[0]),
-                            address(row_scales) + row * 4,
+                            address(row_scales) + row * row_scales.strides[0],
+                            np.int64(row_scales.strides[0]),
                             address(column_scales) + panel * LANES * 4,
-                            address(correction) + panel * LANES * 4,
+                            address(correction) + panel * correction.strides[0],
                             address(bias) + panel * LANES * 4,
                             accumulate,
                         )

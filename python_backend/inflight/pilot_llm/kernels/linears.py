@@ -20,7 +20,7 @@ from pilot_llm.kernels.packing import (
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """values [M, K filled up to fours] uint8 around 128, scales [M] float32."""
+    """values [M, K] uint8 around 128, scales [M, groups] float32."""
 
     values: Array
     scales: Array
@@ -55,7 +55,7 @@ class FloatLinear:
 
 
 class Int8Linear:
-    """8-bit weights, a scale per output; 8-bit rows, a scale per row; sums exact in 32 bits."""
+    """8-bit weights, a scale per output; 8-bit rows, a scale per group; a group's sum is exact."""
 
     takes_int8 = True
 

@@ -38,6 +38,7 @@ _SHORTS = ir.VectorType(_I16, LANES * DOT_DEPTH // 2)
 
 Builder = Any  # llvmlite's ir.IRBuilder; it comes without types
 Value = Any
+Product = Callable[[Builder, Value, Value, Value], Value]
 
 
 def dot_vnni(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
@@ -75,88 +76,90 @@ def make_fma_tile(element: str) -> Any:
 
     @intrinsic
     def fma_tile(typing_context, rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate):
-        signature = types.void(*[types.int64] * 8, types.boolean)
-
         def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
-            rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate = arguments
-
-            def step(index: Value, num_rows: int, sums: list[Value]) -> list[Value]:
-                weights = load_as_floats(builder, _at(builder, panel, index, LANES * ELEMENT_BYTES[element]), element)
-                column = _at(builder, row, index, 4)
-                return [
-                    _call(builder, "llvm.fma.v16f32", _FLOATS, _spread(builder, at, _F32, _FLOATS), weights, total)
-                    for at, total in zip(_row_addresses(builder, column, row_stride, num_rows), sums, strict=True)
-                ]
-
-            def emit(num_rows: int) -> None:
-                start = _load(builder, bias, _FLOATS)
-                sums = _loop(builder, depth, [start] * num_rows, lambda index, now: step(index, num_rows, now))
-                _store_rows(builder, sums, out, out_stride, accumulate)
-
-            _switch(builder, rows, FMA_ROWS, emit)
+            emit_fma_tile(builder, arguments, element, FMA_ROWS)
             return context.get_dummy_value()
 
-        return signature, codegen
+        return types.void(*[types.int64] * 8, types.boolean), codegen
 
     return fma_tile
 
 
-def make_dot_tile(product: Callable[[Builder, Value, Value, Value], Value], max_rows: int) -> Any:
-    """out[row] = bias + row_scale * column_scale * (row . panel - correction), or += with `accumulate`.
+def emit_fma_tile(builder: Builder, arguments: Any, element: str, max_rows: int) -> None:
+    rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate = arguments
 
-    row: uint8, 128 is zero; panel [depth / 4][16][4] int8; correction [16] int32: 128 * the sum of each column.
+    def step(index: Value, sums: list[Value]) -> list[Value]:
+        weights = load_as_floats(builder, _at(builder, panel, index, LANES * ELEMENT_BYTES[element]), element)
+        numbers = _row_addresses(builder, _at(builder, row, index, 4), row_stride, len(sums))
+        return [
+            _fma(builder, _spread(builder, number, _FLOATS), weights, total)
+            for number, total in zip(numbers, sums, strict=True)
+        ]
+
+    def emit(num_rows: int) -> None:
+        sums = _loop(builder, depth, [_load(builder, bias, _FLOATS)] * num_rows, step)
+        _store_rows(builder, sums, out, out_stride, accumulate)
+
+    _switch(builder, rows, max_rows, emit)
+
+
+def make_dot_tile(product: Product, max_rows: int) -> Any:
+    """out[row] = bias + column_scale * sum over groups g of row_scale[g] * (row . panel - correction)[g],
+    or += with `accumulate`. A group is `group_quads` x 4 neighbours of the depth; its sum is exact.
+
+    row: uint8, 128 is zero; row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4]
+    int8; correction [groups][16] int32: 128 * the sum of each column's weights in the group.
     """
 
     @intrinsic
     def dot_tile(
-        typing_context,
-        rows,
-        row,
-        row_stride,
-        panel,
-        quads,
-        out,
-        out_stride,
-        row_scales,
-        column_scales,
-        correction,
-        bias,
-        accumulate,
-    ):
-        signature = types.void(*[types.int64] * 11, types.boolean)
-
+        typing_context, rows, row, row_stride, panel, num_groups, group_quads, out, out_stride,
+        row_scales, scale_stride, column_scales, correction, bias, accumulate,
+    ):  # fmt: skip
         def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
-            rows, row, row_stride, panel, quads, out, out_stride, row_scales = arguments[:8]
-            column_scales, correction, bias, accumulate = arguments[8:]
-
-            def step(index: Value, num_rows: int, sums: list[Value]) -> list[Value]:
-                weights = _load(builder, _at(builder, panel, index, LANES * DOT_DEPTH), _BYTES)
-                column = _at(builder, row, index, DOT_DEPTH)
-                return [
-                    product(builder, total, builder.bitcast(_spread(builder, at, _I32, _INTS), _BYTES), weights)
-                    for at, total in zip(_row_addresses(builder, column, row_stride, num_rows), sums, strict=True)
-                ]
-
-            def emit(num_rows: int) -> None:
-                zero = ir.Constant(_INTS, None)
-                sums = _loop(builder, quads, [zero] * num_rows, lambda index, now: step(index, num_rows, now))
-                scale, shift = _load(builder, column_scales, _FLOATS), _load(builder, bias, _FLOATS)
-                zero_points = _load(builder, correction, _INTS)
-                scaled = []
-                for number, total in enumerate(sums):
-                    exact = builder.sitofp(builder.sub(total, zero_points), _FLOATS)
-                    row_scale = _spread(builder, builder.add(row_scales, _int(4 * number)), _F32, _FLOATS)
-                    scaled.append(
-                        _call(builder, "llvm.fma.v16f32", _FLOATS, exact, builder.fmul(row_scale, scale), shift)
-                    )
-                _store_rows(builder, scaled, out, out_stride, accumulate)
-
-            _switch(builder, rows, max_rows, emit)
+            emit_dot_tile(builder, arguments, product, max_rows)
             return context.get_dummy_value()
 
-        return signature, codegen
+        return types.void(*[types.int64] * 13, types.boolean), codegen
 
     return dot_tile
+
+
+def emit_dot_tile(builder: Builder, arguments: Any, product: Product, max_rows: int) -> None:
+    rows, row, row_stride, panel, num_groups, group_quads, out, out_stride = arguments[:8]
+    row_scales, scale_stride, column_scales, correction, bias, accumulate = arguments[8:]
+
+    def group(number: Value, totals: list[Value]) -> list[Value]:
+        first = builder.mul(number, group_quads)
+
+        def step(index: Value, sums: list[Value]) -> list[Value]:
+            quad = builder.add(first, index)
+            weights = _load(builder, _at(builder, panel, quad, LANES * DOT_DEPTH), _BYTES)
+            fours = _row_addresses(builder, _at(builder, row, quad, DOT_DEPTH), row_stride, len(sums))
+            return [
+                product(builder, total, builder.bitcast(_spread(builder, four, _INTS), _BYTES), weights)
+                for four, total in zip(fours, sums, strict=True)
+            ]
+
+        sums = _loop(builder, group_quads, [ir.Constant(_INTS, None)] * len(totals), step)
+        zero_points = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
+        scales = _row_addresses(builder, _at(builder, row_scales, number, 4), scale_stride, len(totals))
+        return [
+            _fma(
+                builder,
+                builder.sitofp(builder.sub(exact, zero_points), _FLOATS),
+                _spread(builder, scale, _FLOATS),
+                total,
+            )
+            for exact, scale, total in zip(sums, scales, totals, strict=True)
+        ]
+
+    def emit(num_rows: int) -> None:
+        totals = _loop(builder, num_groups, [ir.Constant(_FLOATS, None)] * num_rows, group)
+        scale, shift = _load(builder, column_scales, _FLOATS), _load(builder, bias, _FLOATS)
+        _store_rows(builder, [_fma(builder, total, scale, shift) for total in totals], out, out_stride, accumulate)
+
+    _switch(builder, rows, max_rows, emit)
 
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
@@ -268,12 +271,16 @@ def _store(builder: Builder, values: Value, address: Value) -> None:
     builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=4)
 
 
-def _spread(builder: Builder, address: Value, element: Any, vector: Any) -> Value:
-    """The one 32-bit element at `address` in all lanes."""
-    one = builder.load(builder.inttoptr(address, element.as_pointer()), align=4)
+def _spread(builder: Builder, address: Value, vector: Any) -> Value:
+    """The one element at `address` in all lanes."""
+    one = builder.load(builder.inttoptr(address, vector.element.as_pointer()), align=4)
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, one, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, vector.count), None))
+
+
+def _fma(builder: Builder, factor: Value, other: Value, total: Value) -> Value:
+    return _call(builder, "llvm.fma.v16f32", _FLOATS, factor, other, total)
 
 
 def _half(builder: Builder, values: Value, side: int) -> Value:
@@ -310,9 +317,11 @@ def _loop(
     values = [builder.phi(value.type) for value in start]
     results = step(index, values)
     following = builder.add(index, _int(1))
+    # Not `body`, if the step holds a loop of its own.
+    end = builder.basic_block
     for phi, first, then in zip([index, *values], [_int(0), *start], [following, *results], strict=True):
         phi.add_incoming(first, before)
-        phi.add_incoming(then, builder.basic_block)
+        phi.add_incoming(then, end)
     builder.cbranch(builder.icmp_signed("<", following, count), body, done)
     builder.position_at_end(done)
     return results

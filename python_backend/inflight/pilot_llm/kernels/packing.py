@@ -60,23 +60,33 @@ def quantize_weight(weight: Array) -> QuantizedWeight:
     return QuantizedWeight(np.rint(weight / divisor[:, None]).astype(np.int8), scales)
 
 
+def group_depth(depth: int) -> int:
+    """Neighbours of the depth that share a scale in a quantised row. One scale for all of them is too coarse: single
+    large activations, which most models have, would round the others away.
+    """
+    return next((size for size in (64, 32) if depth % size == 0), LANES)
+
+
 @dataclass(frozen=True)
 class Int8Panels:
-    """`correction`: 128 x the sum of each output's weights, what the rows' zero point adds to every product."""
+    """`correction`: 128 x the sum of a group's weights, what the rows' zero point adds to every product."""
 
     panels: Array  # [panels, K / 4, 16, 4] int8
     scales: Array  # [panels * 16] float32
-    correction: Array  # [panels * 16] int32
+    correction: Array  # [panels, groups, 16] int32
 
 
 def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     outputs, depth = weight.values.shape
-    num_outputs, num_depth = padded(outputs), padded(depth, DOT_DEPTH)
-    whole = np.zeros((num_outputs, num_depth), np.int8)
-    whole[:outputs, :depth] = weight.values
-    panels = aligned_empty((num_outputs // LANES, num_depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
-    panels[...] = whole.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)
-    scales, correction = aligned_zeros((num_outputs,), np.float32), aligned_empty((num_outputs,), np.int32)
+    num_outputs, num_groups = padded(outputs), depth // group_depth(depth)
+    whole = np.zeros((num_outputs, depth), np.int8)
+    whole[:outputs] = weight.values
+    by_panel = whole.reshape(num_outputs // LANES, LANES, depth)
+    panels = aligned_empty((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
+    panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)
+    scales = aligned_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
-    correction[...] = 128 * whole.sum(axis=1, dtype=np.int32)
+    correction = aligned_empty((len(panels), num_groups, LANES), np.int32)
+    sums = by_panel.reshape(len(panels), LANES, num_groups, -1).sum(axis=3, dtype=np.int32)
+    correction[...] = 128 * sums.transpose(0, 2, 1)
     return Int8Panels(panels, scales, correction)

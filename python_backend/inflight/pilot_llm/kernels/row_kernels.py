@@ -1,7 +1,7 @@
 """What is done to one row at a time: RMSNorm, the gated activation, and quantising the result for an int8 product.
 
-    quantised row [K, filled up to fours]   uint8   [ q0 q1 ... ]   q = 128 + round(value / scale), 1 .. 255
-    row scale                               float32   scale = largest magnitude of the row / 127
+    quantised row [K]    uint8     [ q0 q1 ... q63 | q64 ... ]   q = 128 + round(value / scale), 1 .. 255
+    scales [groups]      float32   [ s0            | s1  ... ]   largest magnitude of the group / 127
 
 Each kernel is written for a range of rows. The function to call runs them in this thread where the work is less than
 waking another thread is worth.
@@ -33,20 +33,21 @@ def _rms_norm(rows, weight, eps, out, first, end):
 
 
 @njit(cache=True, nogil=True)
-def _quantize_row(row, target, scales, number):
-    largest = largest_magnitude(row)
-    scales[number] = largest / _F(127)
-    factor = _F(127) / largest if largest > 0 else _F(0)
-    for index in range(len(row)):
-        target[index] = np.uint8(np.int32(rounded(row[index] * factor)) + np.int32(128))
-    for index in range(len(row), len(target)):
-        target[index] = 128
+def _quantize_row(row, target, scales):
+    size = len(row) // len(scales)
+    for group in range(len(scales)):
+        part, out = row[group * size : (group + 1) * size], target[group * size : (group + 1) * size]
+        largest = largest_magnitude(part)
+        scales[group] = largest / _F(127)
+        factor = _F(127) / largest if largest > 0 else _F(0)
+        for index in range(size):
+            out[index] = np.uint8(np.int32(rounded(part[index] * factor)) + np.int32(128))
 
 
 @njit(cache=True, nogil=True)
 def _quantize(rows, out, scales, first, end):
     for number in range(first, end):
-        _quantize_row(rows[number], out[number], scales, number)
+        _quantize_row(rows[number], out[number], scales[number])
 
 
 @njit(cache=True, nogil=True)
@@ -58,7 +59,7 @@ def _rms_norm_quantize(rows, weight, eps, out, scales, first, end):
         factor = _F(1) / np.sqrt(sum_of_squares(row) / _F(depth) + eps)
         for index in range(depth):
             normed[index] = row[index] * factor * weight[index]
-        _quantize_row(normed, out[number], scales, number)
+        _quantize_row(normed, out[number], scales[number])
 
 
 @njit(cache=True, nogil=True)
@@ -77,7 +78,7 @@ def _gated_quantize(gate_up, depth, out, scales, first, end):
         gate, up = gate_up[number, :depth], gate_up[number, depth : 2 * depth]
         for index in range(depth):
             product[index] = silu(gate[index]) * up[index]
-        _quantize_row(product, out[number], scales, number)
+        _quantize_row(product, out[number], scales[number])
 
 
 @njit(parallel=True, cache=True, nogil=True)
@@ -122,7 +123,7 @@ def rms_norm(rows: Array, weight: Array, eps: np.float32, out: Array, num_thread
 
 
 def quantize(rows: Array, out: Array, scales: Array, num_threads: int) -> None:
-    """rows [M, K] float32 -> out [M, K filled up] uint8, scales [M]."""
+    """rows [M, K] float32 -> out [M, K] uint8, scales [M, groups]."""
     workers = workers_for(rows.size, num_threads)
     if workers == 1:
         _quantize(rows, out, scales, 0, len(rows))

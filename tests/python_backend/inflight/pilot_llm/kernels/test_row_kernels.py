@@ -1,0 +1,91 @@
+"""Norm, gated activation and quantising, row by row, against plain torch."""
+
+import numpy as np
+import pytest
+import torch
+from numba import njit
+
+from pilot_llm.kernels import reference, row_kernels
+from pilot_llm.kernels.arithmetic import exp
+from pilot_llm.kernels.packing import group_depth
+
+DEPTHS = [16, 80, 576, 1536]
+NUM_ROWS = [1, 3, 70]  # alone, in this thread, and over several threads
+EPS = np.float32(1e-5)
+
+
+def quantized_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((num_rows, depth), np.uint8), np.zeros((num_rows, depth // group_depth(depth)), np.float32)
+
+
+def assert_near(values: np.ndarray, scales: np.ndarray, rows: torch.Tensor) -> None:
+    """Quantised rows are `rows` to half a step of their group, and one rounding error more."""
+    ours = reference.dequantize(torch.from_numpy(values), torch.from_numpy(scales))
+    half_a_step = torch.from_numpy(scales).repeat_interleave(rows.shape[1] // scales.shape[1], dim=1) / 2
+    assert ((ours - rows).abs() <= half_a_step * 1.001 + 1e-5).all()
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+def test_norm_is_torchs(num_rows: int, depth: int) -> None:
+    rows, weight = torch.randn(num_rows, depth) * 30, torch.randn(depth)
+    expected = reference.norm(rows, weight, float(EPS))
+    out = np.zeros((num_rows, depth), np.float32)
+    row_kernels.rms_norm(rows.numpy(), weight.numpy(), EPS, out, 2)
+    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-6)
+    values, scales = quantized_like(num_rows, depth)
+    row_kernels.rms_norm_quantize(rows.numpy(), weight.numpy(), EPS, values, scales, 2)
+    assert_near(values, scales, expected)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("num_rows", NUM_ROWS)
+def test_gated_activation_is_torchs(num_rows: int, depth: int) -> None:
+    gate_up = torch.randn(num_rows, 2 * depth) * 8
+    gate_up[0, :4] = torch.tensor([-1000.0, 1000.0, -88.0, 0.0])
+    expected = reference.gated(gate_up)
+    out = np.zeros((num_rows, depth), np.float32)
+    row_kernels.gated(gate_up.numpy(), out, 2)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    values, scales = quantized_like(num_rows, depth)
+    row_kernels.gated_quantize(gate_up.numpy(), depth, values, scales, 2)
+    assert_near(values, scales, expected)
+
+
+def test_quantised_row_spans_1_to_255_by_group_and_zeros_stay_zero() -> None:
+    rows = torch.randn(70, 192)
+    rows[:, 64:128] *= 1e6  # an outlier of one group does not round away the others
+    rows[5, :64] = 0
+    values, scales = quantized_like(*rows.shape)
+    row_kernels.quantize(rows.numpy(), values, scales, 2)
+    expected_values, expected_scales = reference.quantize(rows, 64)
+    np.testing.assert_allclose(scales, expected_scales, rtol=1e-6)
+    # A value that lies halfway may round either way.
+    assert (np.abs(values.astype(int) - expected_values.numpy()) <= 1).all()
+    assert (values == expected_values.numpy()).mean() > 0.999
+    assert set(values[5, :64].tolist()) == {128}
+    assert scales[5, 0] == 0
+    assert (np.abs(values.astype(int) - 128).reshape(70, 3, 64).max(axis=2)[6:] == 127).all()
+
+
+@pytest.mark.parametrize("num_rows", [2, 16, 70])
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(num_rows: int) -> None:
+    rows, weight = torch.randn(num_rows, 576).numpy(), torch.randn(576).numpy()
+    together, alone = np.zeros((num_rows, 576), np.float32), np.zeros((1, 576), np.float32)
+    row_kernels.rms_norm(rows, weight, EPS, together, 2)
+    for row in range(num_rows):
+        row_kernels.rms_norm(rows[row : row + 1], weight, EPS, alone, 2)
+        np.testing.assert_array_equal(alone[0], together[row])
+
+
+def test_exp_is_right_to_the_last_bits_and_zero_where_it_would_be_denormal() -> None:
+    @njit
+    def all_exp(values, out):  # type: ignore[no-untyped-def]
+        for index in range(len(values)):
+            out[index] = exp(values[index])
+
+    values = np.concatenate([np.linspace(-86.9, 88, 20001), [-87.5, -1e30, 0.0]]).astype(np.float32)
+    out = np.zeros_like(values)
+    all_exp(values, out)
+    np.testing.assert_allclose(out[:-3], np.exp(values[:-3].astype(np.float64)), rtol=3e-7)
+    assert out[-3:].tolist() == [0, 0, 1]
