@@ -12,8 +12,9 @@ The path for CUDA has not been run on a GPU yet.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -95,12 +96,13 @@ class CudaDevice:
                     outputs[name].copy_(result, non_blocking=True)
                     result.record_stream(self._download)
                 done = self._download.record_event(marks["download"][1])
-        return Pending(
-            outputs, buffers, done, lambda: [(name, *map(self._time_s, pair)) for name, pair in marks.items()]
-        )
+        return Pending(outputs, buffers, done, partial(self._spans, marks))
+
+    def _spans(self, marks: Mapping[str, tuple[torch.cuda.Event, torch.cuda.Event]]) -> list[tuple[str, float, float]]:
+        return [(name, self._time_s(start), self._time_s(end)) for name, (start, end) in marks.items()]
 
     def _time_s(self, event: torch.cuda.Event) -> float:
-        return self._zero_s + self._zero.elapsed_time(event) / 1e3
+        return self._zero_s + float(self._zero.elapsed_time(event)) / 1e3
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
