@@ -44,6 +44,7 @@ _INTERRUPT_S = 3.0
 
 _PASS = re.compile(r"\s*Pass \[\d+\]")
 _REQUEST_FAILED = "Failed to retrieve results from inference request"
+_EMPTY = ("Failed to obtain stable measurement", "No valid requests recorded within time interval")
 _THREAD_ERROR = re.compile(r"Thread \[\d+\] had error: (?P<words>.+)")
 
 
@@ -124,7 +125,7 @@ def measure_load(
         if (words := _failure(ended.output)) is not None:
             raise FailedRequestsError(words)
         # A window without a single answer is "unstable" to it whatever the percentage.
-        if "Failed to obtain stable measurement" in ended.output:
+        if any(words in ended.output for words in _EMPTY):
             raise EmptyWindowsError(f"a window of {window_ms} ms passed without an answer")
         if ended.code != 0 or not _csv(folder).is_file():
             raise AnalyzerError(f"perf_analyzer exited with {ended.code}: {_last_words(ended.output)}")

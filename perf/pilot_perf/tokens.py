@@ -9,6 +9,9 @@ from pilot_perf.errors import InputDataError
 from pilot_perf.records import Record
 
 CountedBy = Literal["model", "tokenizer", "chunks"]
+# Many models close a stream with a response that holds no tensors. perf_analyzer 2.51 exports numbers for it
+# nevertheless, whatever the memory held. More tokens than this without any text are none.
+MAX_CLOSING_TOKENS = 64
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 NUM_INPUT, NUM_OUTPUT = "num_input_tokens", "num_output_tokens"
 
@@ -21,25 +24,40 @@ class TokenCounter:
 
     def counted_by(self, records: Sequence[Record]) -> CountedBy:
         """Whose count `output_tokens` gives for these."""
-        if all(any(NUM_OUTPUT in response for response in record.responses) for record in records):
+        if all(
+            _is_told(record, NUM_OUTPUT) and any(NUM_OUTPUT in response for response in record.responses)
+            for record in records
+        ):
             return "model"
         return "chunks" if self.count is None else "tokenizer"
 
     def output_tokens(self, record: Record, counted_by: CountedBy) -> int:
         """Of all sequences of the answer together. A chunk carries the count of what is new in it."""
         if counted_by == "model":
-            return sum(sum(_integers(response.get(NUM_OUTPUT))) for response in record.responses)
+            *earlier, last = [sum(_integers(response.get(NUM_OUTPUT))) for response in record.responses]
+            is_closing = not text_of(record.responses[-1]) and last > MAX_CLOSING_TOKENS
+            return sum(earlier) + (0 if is_closing else last)
         if counted_by == "tokenizer" and self.count is not None:
             return self.count("".join(text_of(response) for response in record.responses))
         return sum(1 for response in record.responses if text_of(response))
 
     def input_tokens(self, record: Record) -> int | None:
         """None where neither the model nor a tokenizer says it."""
-        for response in record.responses:
-            if counts := _integers(response.get(NUM_INPUT)):
-                return counts[0]
+        if _is_told(record, NUM_INPUT):
+            for response in record.responses:
+                if counts := _integers(response.get(NUM_INPUT)):
+                    return counts[0]
         text = record.inputs.get(TEXT_INPUT)
         return self.count(text) if self.count is not None and isinstance(text, str) else None
+
+
+def _is_told(record: Record, name: str) -> bool:
+    """Whether a number of that name in the responses is the model's.
+
+    perf_analyzer exports every output that the model has, sent or not: only what the request asked for can be
+    believed. Our own client, which keeps no inputs, has only what came.
+    """
+    return not record.inputs or bool(record.inputs.get(f"return_{name}"))
 
 
 def text_of(response: Mapping[str, Any]) -> str:

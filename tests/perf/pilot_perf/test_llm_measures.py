@@ -15,10 +15,11 @@ WORDS = TokenCounter(lambda text: len(text.split()))
 SLO = parse_slo(["p95:ttft_ms:<=:100,p95:itl_ms:<=:20"])
 
 
-def answer(sent_ms: int, chunks: Sequence[tuple[int, dict[str, Any]]], **more: Any) -> Record:
+def answer(sent_ms: int, chunks: Sequence[tuple[int, dict[str, Any]]], *, asks: bool = True, **more: Any) -> Record:
     """`chunks` are (ms after the send, tensors)."""
     times = tuple((sent_ms + at) * MS for at, _ in chunks)
-    return Record(sent_ms * MS, times, {"text_input": "one two three"}, tuple(c for _, c in chunks), **more)
+    asked = {"return_num_output_tokens": True, "return_num_input_tokens": True} if asks else {}
+    return Record(sent_ms * MS, times, {"text_input": "one two three", **asked}, tuple(c for _, c in chunks), **more)
 
 
 def load_of(*records: Record) -> LoadRecords:
@@ -56,6 +57,21 @@ def test_the_models_own_counts_go_before_the_tokenizer_and_that_before_chunks() 
         *("chunks", 2),
         None,
     )
+
+
+def test_a_count_that_was_not_asked_for_is_not_believed() -> None:
+    """perf_analyzer 2.51 exports a number for every output that the model has, also where none came."""
+    unasked = answer(0, [(10, text("a", 77, 99)), (20, text("b", 88, 99))], asks=False)
+    figures = llm_figures(load_of(unasked), TokenCounter(), {}, SLO)
+    assert (figures.tokens_counted_by, figures.mean_output_tokens, figures.mean_input_tokens) == ("chunks", 2, None)
+
+
+def test_the_number_in_a_closing_response_without_tensors_is_no_count() -> None:
+    """perf_analyzer 2.51 exports what the memory held."""
+    closed = answer(0, [(10, text("a", 1)), (20, text("b", 1)), (21, text("", 186_587_585))])
+    ended_in_half_a_character = answer(0, [(10, text("a", 1)), (20, text("", 1))])
+    figures = llm_figures(load_of(closed, ended_in_half_a_character), WORDS, {}, SLO)
+    assert (figures.tokens_counted_by, figures.mean_output_tokens) == ("model", 2.0)
 
 
 def test_goodput_counts_the_answers_that_keep_every_budget() -> None:
