@@ -31,6 +31,7 @@ COMMANDS = {
     "chat": "Talk with an LLM in the terminal.",
     "sweep": "Measure a model over its knobs and choose within a latency budget.",
     "report": "Write the HTML report of a sweep.",
+    "compare": "Compare two studies: has something become slower?",
 }
 
 # What a machine may refuse at any write, and the mend. Any other OSError is a defect of ours.

@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from pilot_perf.slo import Slo
     from pilot_perf.store import Phase
 
+_DOING: dict["Phase", str] = {
+    "search": "searching (at most)",
+    "confirm": "confirming",
+    "open_loop": "open loop",
+    "attribution": "one knob at a time",
+    "overload": "overloading",
+}
+
 
 class Watcher:
     """One line per measurement on stderr, under a bar where stderr is a terminal."""
@@ -45,14 +53,14 @@ class Watcher:
 
     def __call__(self, phase: "Phase", number: int, measurement: "Measurement") -> None:
         if phase not in self._tasks:
-            what = "searching (at most)" if phase == "search" else "confirming"
-            self._tasks[phase] = self._progress.add_task(what, total=self._totals[phase])
+            self._tasks[phase] = self._progress.add_task(_DOING[phase], total=self._totals.get(phase))
         self._progress.update(self._tasks[phase], completed=number)
         self._progress.console.print(f"  [{phase} {number}] {self._line(phase, measurement)}", markup=False)
 
     def _line(self, phase: "Phase", measurement: "Measurement") -> str:
         trial, figures = measurement.trial, measurement.figures
-        where = f"{trial.knobs}; {trial.concurrency} in flight: "
+        load = f"{trial.concurrency} in flight" if trial.rate_per_s is None else f"{trial.rate_per_s:.0f}/s arrive"
+        where = f"{trial.knobs}; {load}: "
         if figures is None:
             return f"{where}{measurement.status}: {measurement.problem}"
         kept = self._slo.is_kept(figures)
@@ -60,4 +68,5 @@ class Watcher:
         if is_best:
             self._best_per_s = figures.throughput_per_s
         verdict = "best so far" if is_best else "keeps the budget" if kept else "breaks the budget"
-        return f"{where}{figures.throughput_per_s:.0f}/s, {self._slo.describe(figures)}, {verdict}"
+        refused = f", {figures.refused_rate:.0%} refused" if figures.refused_rate else ""
+        return f"{where}{figures.throughput_per_s:.0f}/s{refused}, {self._slo.describe(figures)}, {verdict}"

@@ -58,7 +58,7 @@ class Step:
 
     def text(self, slo: Slo) -> str:
         if self.ratio is None or self.ratio.low is None:
-            found = "not measured"
+            found = "too few rounds succeeded"
         elif not self.ratio.is_a_difference:
             found = "no difference found"
         else:

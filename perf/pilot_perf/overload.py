@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pilot_perf.confirm import Verdict
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.open_loop import MAX_LATE
 from pilot_perf.queue_policy import Room, room_of
 from pilot_perf.slo import Slo
 
@@ -30,6 +31,8 @@ MAX_SHRINK = 3.0
 MIN_ACCEPTED = 0.5
 # Refused at a light load.
 MAX_REFUSED_LIGHT = 0.01
+# A load is what was asked for where so much of it ended, or hardly any of it was sent late.
+MIN_SENT = 0.8
 # The client gives up to send when so many are in flight; without a bound they pile up.
 MAX_IN_FLIGHT = 2000
 
@@ -84,7 +87,9 @@ def overload(chosen: Knobs, room: Room, slo: Slo) -> Generator[Trial, Measuremen
         trial = Trial(knobs, MAX_IN_FLIGHT, f"{name}, at {share} the tuned rate", rate)
         measurement = yield trial
         judge = _problem_light if rate == light else _problem_overloaded
-        problem = measurement.problem or judge(measurement.figures, slo, room.rate_per_s)
+        # Without a bound it is the server that lets them pile up, until no more may be in flight.
+        unsent = "" if knobs == chosen else _unsent(measurement.figures)
+        problem = measurement.problem or unsent or judge(measurement.figures, slo, room)
         attempts.append(Attempt(name, trial, measurement.figures, problem))
         return not problem
 
@@ -113,7 +118,18 @@ def _smaller(knobs: Knobs, figures: Figures | None, slo: Slo) -> Knobs | None:
     return replace(knobs, max_queue_size=size) if 0 < size < knobs.max_queue_size else None
 
 
-def _problem_overloaded(figures: Figures | None, slo: Slo, tuned_per_s: float) -> str:
+def _unsent(figures: Figures | None) -> str:
+    """Where the client was the bottleneck there was no such load."""
+    if figures is None or figures.asked_rate_per_s is None:
+        return ""
+    ended_per_s = figures.throughput_per_s / max(1.0 - (figures.error_rate or 0.0), 1e-9)
+    if (figures.late_sends or 0.0) <= MAX_LATE or ended_per_s >= MIN_SENT * figures.asked_rate_per_s:
+        return ""
+    late = f"{figures.late_sends:.0%} of the requests were late"
+    return f"the client could not send {figures.asked_rate_per_s:.0f}/s: {late}"
+
+
+def _problem_overloaded(figures: Figures | None, slo: Slo, room: Room) -> str:
     if figures is None:
         return "not measured"
     if (failed := (figures.error_rate or 0.0) - (figures.refused_rate or 0.0)) > 0:
@@ -121,12 +137,12 @@ def _problem_overloaded(figures: Figures | None, slo: Slo, tuned_per_s: float) -
     for budget in slo.latency_budgets:
         if budget.use(figures) > TOLERANCE:
             return f"{budget.name} {budget.text(budget.value(figures))} is above {TOLERANCE:g} x {budget}"
-    if figures.throughput_per_s < MIN_ACCEPTED * tuned_per_s:
-        return f"only {figures.throughput_per_s:.0f}/s were accepted, of {tuned_per_s:.0f}/s that were tuned for"
+    if figures.throughput_per_s < MIN_ACCEPTED * room.rate_per_s:
+        return f"only {figures.throughput_per_s:.0f}/s were accepted, of {room.rate_per_s:.0f}/s that were tuned for"
     return ""
 
 
-def _problem_light(figures: Figures | None, slo: Slo, _tuned_per_s: float) -> str:
+def _problem_light(figures: Figures | None, slo: Slo, _room: Room) -> str:
     if figures is None:
         return "not measured"
     if (refused := figures.refused_rate or 0.0) > MAX_REFUSED_LIGHT:

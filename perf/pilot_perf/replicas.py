@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pilot_perf.confirm import Verdict
 from pilot_perf.errors import PerfError
 from pilot_perf.measures import Measurement
+from pilot_perf.open_loop import OpenLoop
 
 # Share of the measured rate that is left free: for bursts, for what a machine loses to others, for a replica that is
 # being restarted.
@@ -41,6 +42,11 @@ def served_within_budget(winner: Measurement | None, verdict: Verdict | None) ->
     if verdict is None and winner is not None and winner.figures is not None:
         return winner.figures.throughput_per_s
     return None
+
+
+def served_by_one(winner: Measurement | None, verdict: Verdict | None, open_loop: OpenLoop | None) -> float | None:
+    """The same with arrivals that do not wait, where that was tried; None where no rate of them kept the budget."""
+    return served_within_budget(winner, verdict) if open_loop is None else open_loop.rate_per_s
 
 
 def replicas_for(rate_per_s: float, measured_per_s: float) -> Replicas:

@@ -3,11 +3,17 @@
 import difflib
 from dataclasses import dataclass
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from pilot_client import model_config
+from pilot_perf.attribution import Attribution, next_attribution
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note, next_confirmation
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement
+from pilot_perf.open_loop import OpenLoop, next_open_loop
+from pilot_perf.overload import Protection, next_overload
+from pilot_perf.replicas import Replicas, replicas_for, served_by_one, served_within_budget
 from pilot_perf.search.best import best_kept
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Row, Store
@@ -40,20 +46,64 @@ class Content:
     winner: Measurement | None
     verdict: Verdict | None
     warning: str | None
+    attribution: Attribution | None
+    open_loop: OpenLoop | None
+    protection: Protection | None
+    replicas: Replicas | None
     config_diff: str
     conditions: dict[str, object]
     created_at: str
 
     def name_of(self, knobs: Knobs) -> str:
         """The configuration in words, with a flag where its threads outnumber the cores of the machine."""
-        cpus = self.conditions.get("machine.cpus")
-        flag = " (more threads than cores)" if isinstance(cpus, int) and knobs.oversubscribes(cpus) else ""
+        flag = " (more threads than cores)" if self.cpus is not None and knobs.oversubscribes(self.cpus) else ""
         return f"{knobs}{flag}"
 
     @property
     def limit_ms(self) -> float | None:
         """The budget's line on the latency axis; None where no budget is on latency."""
         return self.slo.latency_budgets[0].limit if self.slo.latency_budgets else None
+
+    @property
+    def cpus(self) -> int | None:
+        cpus = self.conditions.get("machine.cpus")
+        return cpus if isinstance(cpus, int) else None
+
+    @property
+    def searched(self) -> list[Measurement]:
+        return [row.measurement for row in self.rows if row.phase == "search"]
+
+    @property
+    def improvements(self) -> list[tuple[int, Measurement]]:
+        """The measurements of the search that were the best so far within the budget, by their number."""
+        found: list[tuple[int, Measurement]] = []
+        best_per_s = 0.0
+        for number, row in enumerate(self.rows, start=1):
+            figures = row.measurement.figures
+            if row.phase != "search" or figures is None or not self.slo.is_kept(figures):
+                continue
+            if figures.throughput_per_s > best_per_s:
+                best_per_s = figures.throughput_per_s
+                found.append((number, row.measurement))
+        return found
+
+    @property
+    def best_of_each(self) -> dict[Knobs, Measurement]:
+        """The best measurement of each configuration within the budget, else the one that came nearest to it."""
+        best: dict[Knobs, Measurement] = {}
+        for measurement in self.searched:
+            if measurement.figures is None:
+                continue
+            known = best.get(measurement.trial.knobs)
+            if known is None or self._goodness(measurement) > self._goodness(known):
+                best[measurement.trial.knobs] = measurement
+        return best
+
+    def _goodness(self, measurement: Measurement) -> tuple[bool, float]:
+        if measurement.figures is None:
+            return False, float("-inf")
+        kept = self.slo.is_kept(measurement.figures)
+        return kept, measurement.figures.throughput_per_s if kept else -self.slo.worst_use(measurement.figures)
 
     @property
     def highlighted(self) -> Knobs | None:
@@ -63,18 +113,25 @@ class Content:
         return None if self.winner is None else self.winner.trial.knobs
 
 
-def content_of(store: Store) -> Content:
+def content_of(store: Store, rate_per_s: float | None = None) -> Content:
+    """Everything from the rows of `store`; `rate_per_s` is what the reader wants to serve, if that was said."""
     slo = parse_slo([str(store.conditions["slo"])])
     rows = store.rows()
     searched = [row.measurement for row in rows if row.phase == "search"]
-    confirmed = [row.measurement for row in rows if row.phase == "confirm"]
     winner = best_kept(searched, slo)
-    is_compared = winner is not None and not winner.trial.knobs.is_untuned
-    verdict = next_confirmation(searched, confirmed, slo).verdict if is_compared else None
+    verdict = None
+    if winner is not None and not winner.trial.knobs.is_untuned:
+        verdict = next_confirmation(searched, store.measurements("confirm"), slo).verdict
+    untuned_config = model_config.parse(store.untuned_config, "the study's config.pbtxt")
+    attribution, protection = _explained(store, verdict, searched, slo, untuned_config)
     statistics = slo.statistics_of("latency_ms")
     measure = statistics[0] if statistics else "p95"
     curves = _curves(searched, measure, slo)
-    chosen = None if verdict is None else verdict.chosen.trial.knobs
+    installed = None if verdict is None else verdict.chosen.trial.knobs
+    if protection is not None and protection.knobs is not None:
+        installed = protection.knobs
+    open_loop = _open_loop(store, winner, verdict, slo)
+    served = served_by_one(winner, verdict, open_loop)
     return Content(
         model=str(store.conditions["model"]),
         slo=slo,
@@ -85,10 +142,36 @@ def content_of(store: Store) -> Content:
         winner=winner,
         verdict=verdict,
         warning=None if verdict is None else drift_note(searched, verdict),
-        config_diff="" if chosen is None else config_diff(store.untuned_config, chosen),
+        attribution=attribution,
+        open_loop=open_loop,
+        protection=protection,
+        replicas=None if rate_per_s is None or served is None else replicas_for(rate_per_s, served),
+        config_diff="" if installed is None else config_diff(untuned_config, installed),
         conditions=store.conditions,
         created_at=store.created_at,
     )
+
+
+def _open_loop(store: Store, winner: Measurement | None, verdict: Verdict | None, slo: Slo) -> OpenLoop | None:
+    """None where it was left out or is not finished."""
+    closed_loop_per_s = served_within_budget(winner, verdict)
+    if closed_loop_per_s is None:
+        return None
+    knobs = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else UNTUNED
+    return next_open_loop(knobs, closed_loop_per_s, store.measurements("open_loop"), slo).result
+
+
+def _explained(
+    store: Store, verdict: Verdict | None, searched: list[Measurement], slo: Slo, untuned_config: ModelConfig
+) -> tuple[Attribution | None, Protection | None]:
+    """What the phases after the confirmation came to; None where one was left out or is not finished."""
+    if verdict is None:
+        return None, None
+    measured = store.measurements("attribution")
+    space = store.conditions.get("space")
+    most = int(space["max_concurrency"]) if isinstance(space, dict) else 1
+    attribution = next_attribution(untuned_config, verdict, searched, measured, slo, most).attribution
+    return attribution, next_overload(verdict, store.measurements("overload"), slo).protection
 
 
 def _curves(measurements: list[Measurement], measure: str, slo: Slo) -> dict[Knobs, list[Point]]:
@@ -113,9 +196,8 @@ def pareto_front(points: list[Point]) -> list[Point]:
     return front
 
 
-def config_diff(untuned_text: str, chosen: Knobs) -> str:
+def config_diff(untuned: ModelConfig, chosen: Knobs) -> str:
     """The untuned config.pbtxt against the chosen one, as a unified diff."""
-    untuned = model_config.parse(untuned_text, "the study's config.pbtxt")
     lines = difflib.unified_diff(
         model_config.to_text(untuned).splitlines(),
         model_config.to_text(apply(untuned, chosen)).splitlines(),

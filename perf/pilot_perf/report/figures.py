@@ -1,4 +1,4 @@
-"""The page's interactive figures (plotly)."""
+"""The page's interactive figures (plotly): the load curves and where a request's time goes."""
 
 import math
 from typing import Any
@@ -6,33 +6,27 @@ from typing import Any
 import plotly.graph_objects as go
 
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Figures, Measurement
+from pilot_perf.measures import Measurement
+from pilot_perf.report import colors
 from pilot_perf.report.content import Content, Point
-from pilot_perf.report.picture import CHOSEN_COLOR, LIMIT_COLOR, OTHER_COLOR, UNTUNED_COLOR
 
-STAGES = (
-    ("queue", "queue_ms", "#f59e0b"),
-    ("input", "compute_input_ms", "#60a5fa"),
-    ("compute", "compute_infer_ms", "#0f766e"),
-    ("output", "compute_output_ms", "#a78bfa"),
-)
 _TICKS_MS = [digit * 10.0**power for power in range(-2, 6) for digit in (1, 2, 3, 5, 7)]
-REST_COLOR = "#cbd5e1"
 # Bars beyond these are not readable on a phone.
-MAX_BARS = 10
+MAX_BARS = 8
 
 
 def curves_figure(content: Content) -> Any:
     """Throughput against latency, a line per configuration, the budget and the Pareto front."""
     figure = go.Figure()
     named_other = False
-    for knobs, points in content.curves.items():
+    # The two that matter on top of the others.
+    for knobs, points in sorted(content.curves.items(), key=lambda item: item[0] in (UNTUNED, content.highlighted)):
         if knobs == content.highlighted:
-            style = {"color": CHOSEN_COLOR, "width": 3, "name": "chosen", "legend": True}
+            style = {"color": colors.CHOSEN, "width": 3, "name": "chosen", "legend": True, "symbol": "circle"}
         elif knobs == UNTUNED:
-            style = {"color": UNTUNED_COLOR, "width": 3, "name": "untuned", "legend": True}
+            style = {"color": colors.UNTUNED, "width": 3, "name": "untuned", "legend": True, "symbol": "square"}
         else:
-            style = {"color": OTHER_COLOR, "width": 1, "name": "other configurations", "legend": not named_other}
+            style = {"color": colors.OTHER, "width": 1, "name": "others", "legend": not named_other, "symbol": "x-thin"}
             named_other = True
         figure.add_scatter(
             x=[p.throughput_per_s for p in points],
@@ -44,6 +38,7 @@ def curves_figure(content: Content) -> Any:
             legendgroup=style["name"],
             showlegend=style["legend"],
             line={"color": style["color"], "width": style["width"]},
+            marker={"symbol": style["symbol"], "size": 7, "line": {"color": style["color"], "width": 1}},
         )
     figure.add_scatter(
         x=[p.throughput_per_s for p in content.pareto],
@@ -51,15 +46,15 @@ def curves_figure(content: Content) -> Any:
         mode="lines",
         name="Pareto front",
         hoverinfo="skip",
-        line={"color": "#1e293b", "width": 1.5, "dash": "dot", "shape": "vh"},
+        line={"color": colors.LIMIT, "width": 1.5, "dash": "dot", "shape": "vh"},
     )
     if content.limit_ms is not None:
-        figure.add_hline(y=content.limit_ms, line={"color": LIMIT_COLOR, "dash": "dash"})
+        figure.add_hline(y=content.limit_ms, line={"color": colors.LIMIT, "dash": "dash", "width": 1.5})
         figure.add_annotation(
             x=0, xref="paper", xanchor="left", y=math.log10(content.limit_ms), yanchor="bottom", showarrow=False,
-            text=f"budget {content.slo.latency_budgets[0]}", font={"color": LIMIT_COLOR},
+            text=f"budget {content.slo.latency_budgets[0]}", font={"color": colors.LIMIT},
         )  # fmt: skip
-    figure.update_layout(**_layout(), height=480)
+    figure.update_layout(**layout(), height=460)
     figure.update_xaxes(title="throughput, requests/s", rangemode="tozero")
     figure.update_yaxes(
         title=f"{content.measure} latency, ms",
@@ -72,47 +67,37 @@ def curves_figure(content: Content) -> Any:
 
 def stages_figure(content: Content) -> Any | None:
     """Where a request's mean time goes, at each configuration's best load; None without Triton's statistics."""
-    chosen = _best_of_each(content)
+    chosen = _shown_stages(content)
     if not chosen:
         return None
-    names = [_short(m.trial.knobs) + f"<br>{m.trial.concurrency} in flight" for m, _ in chosen]
+    names = [f"{short(m.trial.knobs)}<br>{m.trial.concurrency} in flight" for m in chosen]
     figure = go.Figure()
-    rest = [figures.latency_ms["avg"] for _, figures in chosen]
-    for label, attribute, color in STAGES:
-        values = [getattr(figures.stages, attribute) or 0.0 for _, figures in chosen]
+    rest = [m.figures.latency_ms["avg"] if m.figures else 0.0 for m in chosen]
+    for label, attribute, color in colors.STAGES:
+        values = [getattr(m.figures.stages, attribute) or 0.0 if m.figures else 0.0 for m in chosen]
         rest = [left - value for left, value in zip(rest, values, strict=True)]
-        figure.add_bar(y=names, x=values, name=label, orientation="h", marker={"color": color})
-    figure.add_bar(
-        y=names, x=[max(left, 0.0) for left in rest], name="client and network", orientation="h",
-        marker={"color": REST_COLOR},
-    )  # fmt: skip
-    layout = _layout() | {"legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}}
-    figure.update_layout(**layout, barmode="stack", height=200 + 44 * len(names))
+        _add_stage(figure, names, values, label, color)
+    _add_stage(figure, names, [max(left, 0.0) for left in rest], "client and network", colors.REST)
+    figure.update_layout(**layout(), barmode="stack", height=150 + 46 * len(names))
+    figure.update_layout(legend={"y": 1.02, "yanchor": "bottom", "traceorder": "normal"})
     figure.update_xaxes(title="mean latency, ms")
     figure.update_yaxes(autorange="reversed", automargin=True, tickfont={"size": 10})
     return figure
 
 
-def _best_of_each(content: Content) -> list[tuple[Measurement, Figures]]:
-    """The best measurement within the budget of each configuration (else its lowest latency), fastest first."""
-    best: dict[Knobs, tuple[Measurement, Figures]] = {}
-    for row in content.rows:
-        measurement, figures = row.measurement, row.measurement.figures
-        if row.phase != "search" or figures is None or figures.stages is None:
-            continue
-        known = best.get(measurement.trial.knobs)
-        if known is None or _goodness(content, figures) > _goodness(content, known[1]):
-            best[measurement.trial.knobs] = (measurement, figures)
-    ordered = sorted(best.items(), key=lambda item: item[1][1].throughput_per_s, reverse=True)
-    ordered = [item for item in ordered if item[0] in (UNTUNED, content.highlighted)] + [
-        item for item in ordered if item[0] not in (UNTUNED, content.highlighted)
-    ]
-    return [pair for _, pair in ordered[:MAX_BARS]]
+def _add_stage(figure: Any, names: list[str], values: list[float], label: str, color: str) -> None:
+    figure.add_bar(
+        y=names, x=values, name=label, orientation="h", marker={"color": color},
+        hovertemplate=f"{label} %{{x:.2f}} ms<extra></extra>",
+    )  # fmt: skip
 
 
-def _goodness(content: Content, figures: Figures) -> tuple[bool, float]:
-    kept = content.slo.is_kept(figures)
-    return kept, figures.throughput_per_s if kept else -content.slo.worst_use(figures)
+def _shown_stages(content: Content) -> list[Measurement]:
+    """Each configuration at its best: the chosen one, the untuned one, then the others, fastest first."""
+    with_stages = [m for m in content.best_of_each.values() if m.figures and m.figures.stages]
+    by_rate = sorted(with_stages, key=lambda m: -m.figures.throughput_per_s if m.figures else 0.0)
+    order = {content.highlighted: 0, UNTUNED: 1}
+    return sorted(by_rate, key=lambda m: order.get(m.trial.knobs, 2))[:MAX_BARS]
 
 
 def _hover(content: Content, point: Point) -> str:
@@ -123,14 +108,20 @@ def _hover(content: Content, point: Point) -> str:
     )
 
 
-def _short(knobs: Knobs) -> str:
-    return str(knobs).replace("instances ", "inst ").replace("max batch ", "batch ").replace("delay us ", "delay ")
+def short(knobs: Knobs) -> str:
+    """In few letters, on two lines where there is much to say."""
+    text = str(knobs).replace("instances ", "inst ").replace("max batch ", "batch ").replace("delay us ", "delay ")
+    parts = text.split(", ")
+    half = (len(parts) + 1) // 2
+    return text if len(text) < 24 else f"{', '.join(parts[:half])},<br>{', '.join(parts[half:])}"
 
 
-def _layout() -> dict[str, Any]:
+def layout() -> dict[str, Any]:
+    """What all figures share."""
     return {
         "template": "plotly_white",
-        "margin": {"l": 60, "r": 16, "t": 24, "b": 56},
-        "legend": {"orientation": "h", "y": -0.2},
-        "font": {"family": "system-ui, sans-serif"},
+        "margin": {"l": 52, "r": 14, "t": 30, "b": 48},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "font": {"family": "system-ui, sans-serif", "size": 12},
+        "dragmode": False,
     }

@@ -18,14 +18,16 @@ class ReportFiles:
     csv: Path
 
 
-def write_report(study: Path, folder: Path) -> ReportFiles:
+def write_report(study: Path, folder: Path, rate_per_s: float | None = None) -> ReportFiles:
     """report.html, report.png and report.csv of `study` in `folder`, which is made where it is missing.
+
+    `rate_per_s` is what is to be served: the page then says how many replicas that needs.
 
     Raises:
         StudyError: no study, one without measurements, or a folder that cannot be written.
     """
     with Store.open(study) as store:
-        content = content_of(store)
+        content = content_of(store, rate_per_s)
     if not content.rows:
         raise StudyError(f"{study} holds no measurement yet: run the sweep first")
     files = ReportFiles(folder / "report.html", folder / "report.png", folder / "report.csv")

@@ -1,5 +1,7 @@
 """What `sweep`, `tune` and `report` say when they are used wrongly, and how they print a result."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,14 @@ from click.testing import CliRunner, Result
 from pilot_base.errors import PilotError
 from pilot_cli.main import cli
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
+from pilot_perf.attribution import Attribution, Step
 from pilot_perf.confirm import Side, judge
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.overload import Attempt, Protection
+from pilot_perf.queue_policy import Room
+from pilot_perf.ratio import paired_ratio
+from pilot_perf.replicas import replicas_for
 from pilot_perf.session import Outcome
 from pilot_perf.slo import parse_slo
 from pilot_testing.onnx_models import install
@@ -120,3 +127,46 @@ def test_nothing_within_the_budget_is_said_with_the_nearest_miss() -> None:
     outcome = Outcome(Path("s.sqlite"), SLO, 3, None, near, None, None)
     assert outcome_table(outcome) == "Nothing keeps p95:50ms.\nNearest: untuned; 1 in flight: p95 70.0 ms"
     assert outcome_json(outcome)["chosen_knobs"] is None
+
+
+def explained() -> Outcome:
+    """A finished outcome with two steps, a bounded queue and a rate to serve."""
+    outcome = confirmed()
+    assert outcome.verdict is not None
+    between = side(Knobs("int8"), 4, [150.0, 152.0, 148.0], 45.0)
+    steps = (
+        Step("precision int8", outcome.verdict.untuned, between, paired_ratio([150, 152, 148], [100, 101, 99])),
+        Step("max batch 8", between, outcome.verdict.chosen, paired_ratio([152, 150], [150, 152])),
+    )
+    bounded = Knobs("int8", max_queue_size=12)
+    figures = Figures(280.0, {"avg": 40.0, "p95": 52.0}, 900, 5.0, refused_rate=0.53, refused_ms={"p95": 2.0})
+    attempt = Attempt("bound on the size", Trial(bounded, 2000, rate_per_s=600.0), figures, "")
+    protection = Protection(Room(300.0, 50.0, 8.0), (attempt,), bounded)
+    return replace(outcome, attribution=Attribution(steps), protection=protection, replicas=replicas_for(1000.0, 300.0))
+
+
+def test_the_table_says_what_each_knob_brought_what_an_overload_does_and_how_many_replicas_are_needed() -> None:
+    assert outcome_table(explained()).splitlines()[8:] == [
+        "",
+        "What each knob brought (throughput within the budget):",
+        "  precision int8  x 1.50 [1.49, 1.51]  150/s  faster",
+        "  max batch 8     x 1.00 [0.85, 1.18]  300/s  no difference found",
+        "",
+        "Overload: at 2 x the tuned rate accepted requests keep 1.2 x the budget, 53% are refused",
+        "",
+        "Replicas: 5 replicas for 1000/s: each carries 200/s, 67% of the 300/s measured (30% are kept free)",
+    ]
+
+
+def test_the_json_carries_the_steps_the_bound_and_the_replicas() -> None:
+    outcome = explained()
+    result = json.loads(json.dumps(outcome_json(outcome)))
+    assert [step["change"] for step in result["attribution"]] == ["precision int8", "max batch 8"]
+    assert result["attribution"][1]["result"] == "no difference found"
+    assert result["overload"]["knobs"]["max_queue_size"] == 12
+    assert result["overload"]["attempts"][0]["refused_share"] == 0.53
+    assert result["overload"]["attempts"][0]["refused_ms"] == {"p95": 2.0}
+    assert result["replicas"]["count"] == 5
+    assert outcome.installable == Knobs("int8", max_queue_size=12)
+    assert confirmed().installable == Knobs("int8")
+    assert outcome_json(confirmed())["attribution"] is outcome_json(confirmed())["overload"] is None

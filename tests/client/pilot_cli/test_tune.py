@@ -20,6 +20,9 @@ pytestmark = pytest.mark.triton
 def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pilot_perf.study.SEARCH_WINDOWS", WindowPlan(window_ms=300))
     monkeypatch.setattr("pilot_perf.study.CONFIRM_WINDOWS", WindowPlan(window_ms=300))
+    monkeypatch.setattr("pilot_perf.study.ATTRIBUTION_WINDOWS", WindowPlan(window_ms=300))
+    monkeypatch.setattr("pilot_perf.study.OVERLOAD_WINDOWS", WindowPlan(window_ms=400))
+    monkeypatch.setattr("pilot_perf.attribution.NUM_ROUNDS", 2)
     monkeypatch.setattr("pilot_perf.confirm.NUM_PAIRS", 3)
     monkeypatch.chdir(tmp_path)
 
@@ -29,22 +32,34 @@ def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothin
 ) -> None:
     committed = write_timed_model(tmp_path / "models", batch_ms=6.0)
     before = (committed / "config.pbtxt").read_text()
-    arguments = ["tune", "timed", "--repository", "models", "--slo", "p95:60", "--instances", "1", "--max-batch", "1,8"]
-    arguments += ["--delay-us", "0", "--concurrency-max", "16", "--max-measurements", "7", "--json"]
+    arguments = ["tune", "timed", "--repository", "models", "--slo", "p95:150", "--instances", "2"]
+    arguments += ["--max-batch", "1,8", "--delay-us", "0", "--concurrency-max", "16", "--max-measurements", "12"]
+    arguments += ["--rate", "5000", "--json"]
     first = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert first.exit_code == 0, first.output
     result = json.loads(first.stdout)
     assert result["chosen_knobs"]["max_batch"] == 8
     assert result["ratio"]["low"] > 1
+    assert [step["change"] for step in result["attribution"]] == ["instances 2", "max batch 8"]
+    unbounded, *bounded = result["overload"]["attempts"]
+    assert unbounded["knobs"] == result["chosen_knobs"]
+    assert unbounded["refused_share"] == 0.0
+    assert bounded[0]["knobs"]["max_queue_size"] > 0
+    assert bounded[0]["refused_share"] > 0.1
+    assert result["replicas"] is None or result["replicas"]["count"] > 1
     assert all(Path(path).stat().st_size > 500 for path in result["report"].values())
     copy = tmp_path / "build" / "model_repository" / "timed"
-    assert read(copy).HasField("dynamic_batching")
+    policy = read(copy).dynamic_batching.default_queue_policy
+    protecting = result["overload"]["knobs"] or {"max_queue_size": None, "queue_timeout_us": None}
+    assert policy.max_queue_size == (protecting["max_queue_size"] or 0)
+    assert policy.default_timeout_microseconds == (protecting["queue_timeout_us"] or 0)
     assert (copy / UNTUNED_FILE).read_text() == (committed / "config.pbtxt").read_text() == before
 
     second = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert json.loads(second.stdout) == result
-    assert "[search" not in second.stderr
-    assert "[confirm" not in second.stderr
+    assert not any(
+        f"[{phase}" in second.stderr for phase in ("search", "confirm", "open_loop", "attribution", "overload")
+    )
 
 
 def test_an_installed_configuration_that_cannot_be_measured_ends_it_at_once(tmp_path: Path) -> None:

@@ -149,3 +149,14 @@ def test_failures_that_are_no_refusals_do_not_protect() -> None:
     assert step.protection is not None
     assert step.protection.knobs is None
     assert "10.0% failed in another way than by being refused" in step.protection.text
+
+
+def test_a_client_that_cannot_send_the_load_proves_nothing() -> None:
+    measured: list[Measurement] = []
+    while (step := next_overload(verdict_on(), measured, SLO)).trial is not None:
+        asked = step.trial.rate_per_s
+        figures = Figures(310.0, {"avg": 50.0, "p95": 60.0}, 500, 5.0, asked_rate_per_s=asked, late_sends=0.6)
+        measured.append(Measurement(step.trial, "measured", figures))
+    assert step.protection is not None
+    assert step.protection.knobs is None
+    assert "the client could not send 600/s: 60% of the requests were late" in step.protection.text

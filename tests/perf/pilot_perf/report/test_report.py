@@ -1,45 +1,30 @@
 import csv
 import re
+import shutil
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from pilot_perf.confirm import next_confirmation
 from pilot_perf.errors import StudyError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
-from pilot_perf.report import write_report
+from pilot_perf.report import ReportFiles, write_report
 from pilot_perf.report.content import Point, content_of, pareto_front
-from pilot_perf.search.drive import next_trial
-from pilot_perf.search.quick import quick
-from pilot_perf.search.space import Space
-from pilot_perf.simulator import SimulatedModel
-from pilot_perf.slo import parse_slo
 from pilot_perf.store import Store
-
-CONFIG = """name: "m<script>" backend: "onnxruntime" max_batch_size: 8 default_model_filename: "model.fp32.onnx"
-instance_group { count: 1 }"""
-SLO = parse_slo(["p95:60", "p99:90"])
-SPACE = Space(("fp32", "int8"), (1, 2), (1, 2), (1, 8, 32), (0,))
-MODEL = SimulatedModel(4.0, 1.0, {"int8": 0.6}, 0.4, cores=2, window_noise=0.02, untuned=Knobs("fp32", 1, 1, 1, 0))
+from pilot_testing.simulated_study import CONFIG, simulated_study
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study of a simulated server, with one failed measurement among the others."""
-    path = tmp_path_factory.mktemp("study") / "s.sqlite"
-    with Store.create_or_resume(path, {"model": "m<script>", "slo": str(SLO), "machine.cpus": 2}, CONFIG) as store:
-        failed = Trial(Knobs("int8", 2, 2, 8, 0), 7, "to see a failure")
-        store.add("search", Measurement(failed, "failed", problem="did not <load>"), 1.0)
-        while (trial := next_trial(lambda: quick(SPACE, SLO, 2, 60), store.measurements("search")).trial) is not None:
-            store.add("search", MODEL.measure(trial, 200), 3.0)
-        while True:
-            step = next_confirmation(store.measurements("search"), store.measurements("confirm"), SLO)
-            if step.trial is None:
-                break
-            store.add("confirm", MODEL.measure(step.trial, 400), 6.0)
-    return path
+    return simulated_study(tmp_path_factory.mktemp("study") / "s.sqlite")
+
+
+@pytest.fixture(scope="module")
+def report(study: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportFiles:
+    return write_report(study, tmp_path_factory.mktemp("report"))
 
 
 class Tags(HTMLParser):
@@ -53,24 +38,23 @@ class Tags(HTMLParser):
                 self.outside.append(value)
 
 
-def test_the_page_needs_nothing_from_outside_and_holds_every_measurement(study: Path, tmp_path: Path) -> None:
-    html = write_report(study, tmp_path).html.read_text()
+def test_the_page_needs_nothing_from_outside_and_holds_every_measurement(study: Path, report: ReportFiles) -> None:
+    html = report.html.read_text()
     tags = Tags()
     tags.feed(html)
     assert tags.outside == []
     with Store.open(study) as store:
         num_rows = len(store.rows())
     assert f"All {num_rows} measurements" in html
-    assert html.split("<h2>Conditions")[0].split("<h2>All")[1].count("<tr class=") == num_rows
+    assert html.split("<h2>Conditions")[0].split("<summary>All")[1].count("<tr class=") == num_rows
     assert "did not &lt;load&gt;" in html
     assert "m<script>" not in html
     assert "int8, instances 2, threads 2, max batch 8, delay us 0 (more threads than cores)" in html
     assert "threads 1, max batch 8, delay us 0 (more" not in html
-    assert html.count("Plotly.newPlot(") == 1 + ("Where the time" in html)
 
 
-def test_the_page_shows_what_the_verdict_says(study: Path, tmp_path: Path) -> None:
-    html = write_report(study, tmp_path).html.read_text()
+def test_the_page_shows_what_the_verdict_says(study: Path, report: ReportFiles) -> None:
+    html = report.html.read_text()
     with Store.open(study) as store:
         content = content_of(store)
     assert content.verdict is not None
@@ -81,9 +65,9 @@ def test_the_page_shows_what_the_verdict_says(study: Path, tmp_path: Path) -> No
 
 
 def test_the_table_has_one_line_per_measurement_and_no_number_where_none_was_measured(
-    study: Path, tmp_path: Path
+    study: Path, report: ReportFiles
 ) -> None:
-    with write_report(study, tmp_path).csv.open() as file:
+    with report.csv.open() as file:
         lines = list(csv.DictReader(file))
     with Store.open(study) as store:
         rows = store.rows()
@@ -98,10 +82,63 @@ def test_the_table_has_one_line_per_measurement_and_no_number_where_none_was_mea
         assert float(line["p99_ms"]) == figures.latency_ms["p99"]
 
 
-def test_the_picture_is_a_png_of_a_useful_size(study: Path, tmp_path: Path) -> None:
-    png = write_report(study, tmp_path).png.read_bytes()
+def test_the_picture_is_a_png_of_a_useful_size(report: ReportFiles) -> None:
+    png = report.png.read_bytes()
     assert png.startswith(b"\x89PNG")
     assert len(png) > 20_000
+
+
+def test_the_page_says_what_each_knob_brought_what_holds_in_an_open_loop_and_what_an_overload_does(
+    study: Path, report: ReportFiles
+) -> None:
+    html = report.html.read_text()
+    with Store.open(study) as store:
+        content = content_of(store)
+    assert content.attribution is not None
+    for step in content.attribution.steps:
+        assert f"x {step.ratio}" in html
+    assert content.open_loop is not None
+    assert escape(content.open_loop.text(content.slo)[1:]) in html
+    assert content.protection is not None
+    assert content.protection.knobs is not None
+    assert content.protection.text[1:] in html
+    assert f"default_timeout_microseconds: {content.protection.knobs.queue_timeout_us}" in html
+
+
+def test_the_same_study_gives_the_same_report_also_from_a_copy_elsewhere(
+    study: Path, report: ReportFiles, tmp_path: Path
+) -> None:
+    copy = tmp_path / "elsewhere" / "copy.sqlite"
+    copy.parent.mkdir()
+    shutil.copyfile(study, copy)
+    again = write_report(copy, tmp_path / "elsewhere")
+    assert again.html.read_text() == report.html.read_text()
+    assert again.csv.read_text() == report.csv.read_text()
+    assert again.png.read_bytes() == report.png.read_bytes()
+
+
+def test_the_path_holds_each_best_so_far_and_ends_with_the_winner(study: Path) -> None:
+    with Store.open(study) as store:
+        content = content_of(store)
+    rates = [m.figures.throughput_per_s for _, m in content.improvements if m.figures]
+    assert rates == sorted(rates)
+    assert content.improvements[-1][1] == content.winner
+    number, measurement = content.improvements[0]
+    assert content.rows[number - 1].measurement == measurement
+
+
+def test_a_rate_to_serve_is_answered_with_replicas(study: Path, report: ReportFiles, tmp_path: Path) -> None:
+    html = write_report(study, tmp_path, rate_per_s=5000).html.read_text()
+    with Store.open(study) as store:
+        replicas = content_of(store, 5000).replicas
+        open_loop = content_of(store).open_loop
+    assert replicas is not None
+    assert replicas.count > 1
+    assert open_loop is not None
+    # One that serves arrivals that wait serves fewer of those that do not.
+    assert replicas.measured_per_s == open_loop.rate_per_s
+    assert replicas.text in html
+    assert "replicas for" not in report.html.read_text()
 
 
 def test_a_study_that_is_not_finished_is_reported_as_such(study: Path, tmp_path: Path) -> None:

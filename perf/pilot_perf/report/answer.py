@@ -1,0 +1,84 @@
+"""The head of the page: the conclusion, its numbers, and the two sides that were compared."""
+
+from html import escape
+
+from pilot_perf.ratio import METHOD
+from pilot_perf.report.content import Content
+from pilot_perf.report.html import note, number, table
+
+
+def answer(content: Content) -> str:
+    is_gain = content.verdict is not None and content.verdict.is_a_gain
+    parts = [f"<p class='verdict{'' if is_gain else ' none'}'>{escape(conclusion(content))}</p>"]
+    if content.warning is not None:
+        parts.append(f"<p class='warning'>Warning: {escape(content.warning)}.</p>")
+    tiles = _tiles(content)
+    if tiles:
+        boxes = "".join(
+            f"<div class='tile'><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in tiles
+        )
+        parts.append(f"<div class='tiles'>{boxes}</div>")
+    parts.append(_comparison(content))
+    return "".join(parts)
+
+
+def conclusion(content: Content) -> str:
+    if content.winner is None:
+        return f"Nothing keeps {content.slo}."
+    if content.verdict is not None:
+        return content.verdict.text[0].upper() + content.verdict.text[1:] + "."
+    if content.winner.trial.knobs.is_untuned:
+        return "The untuned configuration is the best that was found."
+    return "The search has found a better configuration; it has not been confirmed yet."
+
+
+def _tiles(content: Content) -> list[tuple[str, str]]:
+    """The few numbers that answer: value, and what it is."""
+    verdict, tiles = content.verdict, list[tuple[str, str]]()
+    if verdict is not None:
+        if verdict.ratio is not None:
+            tiles.append((f"x {verdict.ratio.value:.2f}", _interval(content)))
+        tiles.append((f"{number(verdict.chosen.throughput_per_s)}/s", "requests within the budget, chosen"))
+        tiles.append((f"{number(verdict.untuned.throughput_per_s)}/s", "requests, untuned"))
+        tiles += [(b.text(verdict.chosen.value(b)), f"{b.name} of the chosen; budget {b}") for b in content.slo.budgets]
+    elif content.winner is not None and content.winner.figures is not None:
+        figures = content.winner.figures
+        tiles.append((f"{number(figures.throughput_per_s)}/s", "requests within the budget"))
+        tiles += [(b.text(b.value(figures)), f"{b.name}; budget {b}") for b in content.slo.budgets]
+    if content.replicas is not None:
+        tiles.append((str(content.replicas.count), f"replicas for {content.replicas.rate_per_s:g} requests/s"))
+    return tiles
+
+
+def _interval(content: Content) -> str:
+    ratio = None if content.verdict is None else content.verdict.ratio
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "chosen / untuned; no interval"
+    return f"chosen / untuned; 95% interval {ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def _comparison(content: Content) -> str:
+    verdict = content.verdict
+    if verdict is None:
+        return ""
+    budgets = content.slo.budgets
+    head = ["", "configuration", "in flight", "requests/s", *(budget.name for budget in budgets), "kept the budget"]
+    rows = [
+        [
+            name,
+            content.name_of(side.trial.knobs) if not side.trial.knobs.is_untuned else "as installed",
+            side.trial.concurrency,
+            number(side.throughput_per_s),
+            *(budget.text(side.value(budget)) for budget in budgets),
+            f"{side.num_kept(content.slo)} of {len(side.all_rounds)} rounds",
+        ]
+        for name, side in (("untuned", verdict.untuned), ("chosen", verdict.chosen))
+    ]
+    ratio = "" if verdict.ratio is None else f"Ratio chosen / untuned: {verdict.ratio}; {METHOD}. "
+    given_up = ""
+    if verdict.num_given_up:
+        given_up = f" {verdict.num_given_up} faster candidate(s) broke the budget when measured again."
+    texts = [f"{ratio}Figures are medians of the rounds, measured in turn.{given_up}"]
+    if content.replicas is not None:
+        texts.append(f"Replicas: {content.replicas.text}.")
+    return table(head, rows, ["", "chosen"], (2, 3)) + "".join(map(note, texts))

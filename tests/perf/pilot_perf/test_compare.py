@@ -1,0 +1,89 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pilot_perf.compare import Comparison, DifferentConditionsError, compare
+from pilot_perf.measures import Measurement, Trial
+from pilot_perf.store import Store
+from pilot_testing.simulated_study import measured, simulated_study
+
+MakeStudy = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def make_study(tmp_path_factory: pytest.TempPathFactory) -> MakeStudy:
+    def make(factor: float = 1.0, **conditions: object) -> Path:
+        """A study of a server that is `factor` times as fast: a shorter latency at the same load."""
+
+        def measure(trial: Trial, number: int) -> Measurement:
+            measurement = measured(trial, number)
+            figures = measurement.figures
+            if figures is None or trial.rate_per_s is not None:
+                return measurement
+            latency_ms = {name: value / factor for name, value in figures.latency_ms.items()}
+            faster = replace(figures, throughput_per_s=figures.throughput_per_s * factor, latency_ms=latency_ms)
+            return Measurement(trial, "measured", faster)
+
+        return simulated_study(
+            tmp_path_factory.mktemp("study") / "s.sqlite", measure=measure, conditions=dict(conditions)
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def before(make_study: MakeStudy) -> Path:
+    return make_study()
+
+
+def comparison(a: Path, b: Path, **options: object) -> Comparison:
+    with Store.open(a) as before, Store.open(b) as after:
+        return compare(before, after, **options)  # type: ignore[arg-type]
+
+
+def test_a_study_does_not_regress_from_itself(before: Path) -> None:
+    found = comparison(before, before)
+    assert found.regressions == []
+    assert {row.configuration for row in found.rows} == {"untuned", "chosen"}
+    assert all(row.ratio is not None and row.ratio.value == pytest.approx(1.0) for row in found.rows)
+
+
+def test_a_server_that_became_slower_is_a_regression_of_both_configurations(
+    before: Path, make_study: MakeStudy
+) -> None:
+    found = comparison(before, make_study(0.8))
+    assert any(text.startswith("untuned: requests/s x 0.8") for text in found.regressions)
+    assert any(text.startswith("chosen: requests/s x 0.") for text in found.regressions)
+
+
+def test_a_faster_server_is_no_regression_and_a_wide_tolerance_allows_a_slower_one(
+    before: Path, make_study: MakeStudy
+) -> None:
+    assert comparison(before, make_study(1.2)).regressions == []
+    assert comparison(before, make_study(0.8), tolerance=0.4).regressions == []
+
+
+def test_a_latency_at_another_load_is_not_judged(before: Path, make_study: MakeStudy) -> None:
+    rows = comparison(before, make_study(0.5)).rows
+    latencies = [row for row in rows if row.measure == "p95"]
+    assert latencies
+    assert any("in flight, then at" in row.not_judged for row in latencies)
+    assert not any(row.is_regression(0.0) for row in latencies if row.not_judged)
+
+
+def test_other_conditions_are_named_and_compared_only_where_they_are_allowed(
+    before: Path, make_study: MakeStudy
+) -> None:
+    other = make_study(**{"software.server": "2.60.0"})
+    with pytest.raises(DifferentConditionsError, match=r"software\.server was not there, then 2\.60\.0"):
+        comparison(before, other)
+    with pytest.raises(DifferentConditionsError, match=r"software\.server"):
+        comparison(before, other, allowed=("model.",))
+    assert comparison(before, other, allowed=("software.",)).regressions == []
+
+
+def test_a_budget_that_nothing_keeps_any_more_is_a_regression(before: Path, make_study: MakeStudy) -> None:
+    found = comparison(before, make_study(0.02))
+    assert any("none in" in text or "breaks it" in text for text in found.regressions)
