@@ -6,6 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pilot_cli.check import command
+from pilot_server import model_repository_dir
 from pilot_testing.onnx_models import identity, install
 
 RIGHT = 'backend: "onnxruntime" instance_group { kind: KIND_CPU count: 1 }'
