@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.generate_options import sampling_options, sampling_params
+from pilot_cli.param_types import address
 from pilot_cli.template_options import find_template, template_options
 
 if TYPE_CHECKING:
@@ -31,10 +32,8 @@ def command(
 
     /reset forgets what was said; /quit (or Ctrl-D) leaves.
     """
-    from pilot_client.address import resolve_url
-
     template = find_template(model, tokenizer, repository)
-    Conversation(template, resolve_url(url, "grpc"), model, sampling_params(**sampling), timeout_s, system).run()
+    Conversation(template, address(url, "grpc"), model, sampling_params(**sampling), timeout_s, system).run()
 
 
 class Conversation:

@@ -10,6 +10,7 @@ import click
 
 from pilot_cli.generate_options import sampling_options, sampling_params
 from pilot_cli.output import json_option, print_json, progress
+from pilot_cli.param_types import address
 from pilot_cli.template_options import find_template, template_options
 
 
@@ -38,15 +39,14 @@ def command(
     PROMPT is put as a question into the model's chat template; a model without one, or with --raw, gets it as it is.
     With --json --stream, one line of JSON per piece.
     """
-    from pilot_client.address import resolve_url
     from pilot_client.generate import generate, stream
 
-    address, params = resolve_url(url, "grpc"), sampling_params(**sampling)
+    where, params = address(url, "grpc"), sampling_params(**sampling)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not raw:
         text = _as_question(text, model, tokenizer, repository)
     if not is_stream:
-        answer = generate(address, model, text, params, timeout_s=timeout_s)
+        answer = generate(where, model, text, params, timeout_s=timeout_s)
         if as_json:
             print_json(asdict(answer))
         else:
@@ -54,7 +54,7 @@ def command(
         return
     if params.get("n", 1) != 1 and not as_json:
         raise click.UsageError("several answers (n) cannot be streamed to one terminal: leave --stream, or add --json")
-    for piece in stream(address, model, text, params, timeout_s=timeout_s):
+    for piece in stream(where, model, text, params, timeout_s=timeout_s):
         if as_json:
             click.echo(json.dumps(asdict(piece)))
         else:

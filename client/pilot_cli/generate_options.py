@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pilot_cli.param_types import Seconds
 from pilot_client.errors import BadRequestError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,7 +26,9 @@ _OPTIONS = (
         metavar="NAME=JSON",
         help="Any other sampling parameter of vLLM, as in --param min_p=0.1. Repeatable.",
     ),
-    click.option("--timeout", "timeout_s", type=float, default=300.0, show_default=True, metavar="S", help="Deadline."),
+    click.option(
+        "--timeout", "timeout_s", type=Seconds(), default=300.0, show_default=True, metavar="S", help="Deadline."
+    ),
 )
 
 

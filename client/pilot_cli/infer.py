@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
+from pilot_cli.param_types import Seconds, address
 
 if TYPE_CHECKING:
     from pilot_client.address import Protocol
@@ -30,7 +31,7 @@ MAX_SHOWN_VALUES = 8
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=Seconds(),
     default=30.0,
     show_default=True,
     metavar="S",
@@ -66,16 +67,15 @@ def command(
     Numbers are converted to the types that the server names. A missing batch dimension is added.
     """
     from pilot_client import infer as client
-    from pilot_client.address import resolve_url
     from pilot_client.tensors import from_arguments, from_text
     from pilot_export.samples.answers import answerer
 
     if text and inputs:
         raise click.UsageError("give TEXT or --input, not both")
-    address = resolve_url(url, protocol)
+    where = address(url, protocol)
 
     def ask(arrays: "Arrays") -> "Mapping[str, Any]":
-        return client.infer(address, model, arrays, protocol=protocol, timeout_s=timeout_s, num_classes=num_classes)
+        return client.infer(where, model, arrays, protocol=protocol, timeout_s=timeout_s, num_classes=num_classes)
 
     if not inputs and num_classes is None and (sample := answerer(model)) is not None:
         answers = sample.answer(ask, text)
@@ -84,7 +84,7 @@ def command(
         else:
             click.echo(sample.as_text(answers))
         return
-    metadata = client.metadata(address, model, protocol=protocol, timeout_s=timeout_s)
+    metadata = client.metadata(where, model, protocol=protocol, timeout_s=timeout_s)
     _print(ask(from_text(text, metadata) if text else from_arguments(inputs, metadata)), as_json)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
+from pilot_cli.param_types import address
 from pilot_cli.repositories import default_repository
 from pilot_cli.request_options import request_options, requests_of
 from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
@@ -77,10 +78,9 @@ def command(
         if options["input_data"] == tuned_with:
             watcher.say(f"Sending the rows of {tuned_with}, where an earlier run has put them")
         if url is not None:
-            from pilot_client.address import resolve_url
             from pilot_perf.remote import RemoteServer
 
-            server: Any = RemoteServer(resolve_url(url, "grpc"))
+            server: Any = RemoteServer(address(url, "grpc"))
             model_dir, restart = None, None
             if not allow_reload:
                 watcher.say("The server at --url keeps its configuration: only the load is swept (see --allow-reload)")

@@ -80,7 +80,10 @@ class Store:
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
-            raise StudyError(f"{path} is not a study: {error}") from error
+            raise StudyError(
+                f"{path} is not a study: {error}. Name the SQLite file that `tritonpilot sweep` or `tune` has written "
+                "(it says where at its end; by default below build/results)"
+            ) from error
         if found is None or found["schema_version"] != SCHEMA_VERSION:
             connection.close()
             version = found and found["schema_version"]

@@ -62,6 +62,8 @@ def test_all_that_can_be_measured_is_read_back_equal(tmp_path: Path) -> None:
         tokens_counted_by="model",
         asked_rate_per_s=10.5,
         late_sends=0.01,
+        refused_rate=0.2,
+        refused_ms={"p95": 1.5},
     )
     open_loop = Measurement(Trial(UNTUNED, 64, "holds?", rate_per_s=10.5), "measured", all_figures)
     with make(tmp_path / "s.sqlite") as store:
@@ -111,7 +113,7 @@ def test_a_condition_that_only_one_side_has_is_a_difference() -> None:
 def test_another_file_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     path.write_bytes(content)
-    with pytest.raises(StudyError, match="is not a study"):
+    with pytest.raises(StudyError, match=r"is not a study: .*Name the SQLite file that"):
         make(path)
     assert path.read_bytes() == content
 
