@@ -2,11 +2,15 @@
 
 import hashlib
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from pilot_base.cpus import usable_cpus, usable_memory_bytes
+from pilot_perf.gpu import Gpus
+
+# What the models of an embedded server compute with.
+_LIBRARIES = ("numpy", "onnxruntime", "tensorrt", "tokenizers", "torch")
 
 
 def machine() -> dict[str, Any]:
@@ -15,16 +19,27 @@ def machine() -> dict[str, Any]:
         "machine.cpus": usable_cpus(),
         "machine.memory_gb": round(usable_memory_bytes() / 2**30),
         "machine.kernel": platform.release(),
+        "machine.gpus": Gpus().names(),
     }
 
 
-def software(server_version: str, analyzer_version: str) -> dict[str, Any]:
+def software(server_version: str, analyzer_version: str, *, is_own_server: bool) -> dict[str, Any]:
+    """The versions of what measures and of what serves; the libraries that compute are known of our own server only."""
+    libraries = {f"software.{name}": found for name in _LIBRARIES if (found := _version(name))} if is_own_server else {}
     return {
+        **libraries,
         "software.tritonpilot": version("tritonpilot"),
         "software.server": server_version,
         "software.perf_analyzer": analyzer_version,
         "software.python": platform.python_version(),
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def model_files(model_dir: Path | None) -> dict[str, str]:

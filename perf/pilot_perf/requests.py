@@ -16,7 +16,7 @@ from pilot_perf.input_data import Row
 from pilot_perf.lengths import Lengths, parse_lengths
 from pilot_perf.model_inputs import inputs_of
 from pilot_perf.prompts import PromptPlan, is_language_model, read_prompts, streaming
-from pilot_perf.tokens import TokenCounter, tokenizer_count
+from pilot_perf.tokens import TEXT_INPUT, TokenCounter, tokenizer_count
 
 DEFAULT_PROMPT_TOKENS, DEFAULT_OUTPUT_TOKENS = parse_lengths("32-256"), parse_lengths("16-64")
 PROMPTS_FILE, ROWS_FILE = "prompts.json", "rows.json"
@@ -163,7 +163,7 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     output_tokens = options.output_tokens or DEFAULT_OUTPUT_TOKENS
     if options.input_data is None:
         plan = PromptPlan(options.prompt_tokens or DEFAULT_PROMPT_TOKENS, output_tokens, tokens.count)
-        conditions = {"input_data": str(plan), "seed": options.seed}
+        conditions = {"input_data": str(plan)}
         return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, conditions)
     if options.prompt_tokens is not None:
         raise InputDataError("--prompt-tokens is for prompts that are made; those of --input-data are sent as they are")
@@ -173,7 +173,8 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     else:
         rows = [streaming(row, names) for row in input_data.read_rows(options.input_data, config)]
     path = input_data.write(rows, folder / PROMPTS_FILE)
-    return FixedRequests(path, rows, {"input_data": file_hash(path)}, tokens)
+    conditions = {"input_data": file_hash(path), "input_lengths": _prompt_lengths(rows, tokens)}
+    return FixedRequests(path, rows, conditions, tokens)
 
 
 def _own_tokenizer(model_dir: Path | None) -> Path | None:
@@ -182,10 +183,21 @@ def _own_tokenizer(model_dir: Path | None) -> Path | None:
     return found[-1].parent if found else None
 
 
+def _prompt_lengths(rows: list[Row], tokens: TokenCounter) -> dict[str, str]:
+    """Of the prompts, in tokens where a tokenizer counts them; their file says how long the answers may be."""
+    texts = [str(row[TEXT_INPUT].reshape(-1)[0]) for row in rows if TEXT_INPUT in row]
+    unit, count = ("characters", len) if tokens.count is None else ("tokens", tokens.count)
+    return {f"prompt {unit}": _spread([count(text) for text in texts])} if texts else {}
+
+
 def lengths_in(rows: list[Row], config: ModelConfig) -> dict[str, str]:
     """Of each input with one free dimension: the least, middle and largest size of it in `rows`."""
     result = {}
     for name, spec in inputs_of(config).items():
         if len(spec.free_axes) == 1 and (sizes := [row[name].shape[spec.free_axes[0]] for row in rows if name in row]):
-            result[name] = f"{min(sizes)} to {max(sizes)}, median {median(sizes):g}"
+            result[name] = _spread(sizes)
     return result
+
+
+def _spread(sizes: list[int]) -> str:
+    return f"{min(sizes)} to {max(sizes)}, median {median(sizes):g}"

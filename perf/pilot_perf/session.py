@@ -259,17 +259,24 @@ def _conditions(
 ) -> dict[str, Any]:
     return {
         **machine(),
-        **software(server_version(url), analyzer.version),
+        **software(server_version(url), analyzer.version, is_own_server=request.model_dir is not None),
         **model_files(request.model_dir),
+        "model.precision": _precision(installed, space),
         "model": request.model,
         "model.config": text_hash(model_config.to_text(installed)),
         **requests.conditions,
+        "seed": request.requests.seed,
         "arrivals": "Poisson" if request.trace is None else file_hash(request.trace),
         "shared_memory": request.shared_memory,
         "slo": str(request.slo),
         "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
         "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
     }
+
+
+def _precision(installed: ModelConfig, space: Space) -> str:
+    """The variants that were tried, else the file that is installed: its name holds the precision."""
+    return ", ".join(space.precisions) or installed.default_model_filename or "as installed"
 
 
 def _space(installed: ModelConfig, request: Request) -> Space:

@@ -1,0 +1,30 @@
+from pathlib import Path
+
+from pilot_perf.conditions import machine, model_files, software
+
+
+def test_a_changed_weight_changes_the_conditions_and_a_record_beside_it_does_not(tmp_path: Path) -> None:
+    version_dir = tmp_path / "m" / "1"
+    version_dir.mkdir(parents=True)
+    (version_dir / "model.fp32.onnx").write_bytes(b"weights")
+    (version_dir / "model.fp32.json").write_text("a record of the export")
+    (tmp_path / "m" / "config.pbtxt").write_text("")
+    before = model_files(tmp_path / "m")
+    assert list(before) == ["model.1/model.fp32.onnx"]
+    (version_dir / "model.fp32.json").write_text("another")
+    assert model_files(tmp_path / "m") == before
+    (version_dir / "model.fp32.onnx").write_bytes(b"others")
+    assert model_files(tmp_path / "m") != before
+    assert model_files(None) == {}
+
+
+def test_the_machine_and_the_versions_are_named() -> None:
+    found = machine()
+    assert found["machine.cpus"] >= 1
+    assert found["machine.cpu"]
+    assert isinstance(found["machine.gpus"], list)
+    own = software("2.51.0", "2.51.0", is_own_server=True)
+    assert own["software.onnxruntime"]
+    assert "software.onnxruntime" not in software("2.51.0", "2.51.0", is_own_server=False)
+    # Nothing that only this machine has, such as paths or names of hosts.
+    assert not any("/" in str(value) for value in own.values())
