@@ -270,7 +270,7 @@ def make_config(**changes: Any) -> EngineConfig:
 
 
 @contextmanager
-def running_engine(runner: HashRunner | None = None, *, tokenizer: Any = None, **changes: Any) -> Iterator[Engine]:
+def running_engine(runner: Any = None, *, tokenizer: Any = None, **changes: Any) -> Iterator[Engine]:
     """An engine with all its threads. At the end every block must be back and every thread gone."""
     options = {name: changes.pop(name) for name in ("make_lock", "hash_block", "on_dead") if name in changes}
     runner = runner or HashRunner()

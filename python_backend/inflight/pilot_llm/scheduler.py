@@ -9,7 +9,7 @@ One step has one budget of `max_num_batched_tokens`, spent in this order:
     1. decodes     every running sequence that needs only its next token: one token each, so that streams flow evenly
     2. chunks      prompts that are partly computed go on, in order of rank
     3. admissions  waiting sequences, best rank first, as long as budget, places and KV blocks last
-    4. drafts      guesses of what follows the decodes (speculation.py), of what is left; nobody makes way for a guess
+    4. drafts      guesses of what follows the decodes (speculator.py), of what is left; nobody makes way for a guess
 
 Rank is static: fcfs orders by arrival; priority by `priority + arrival / ageing_s`, so that waiting improves all alike
 and nobody is passed for ever. If a decode finds no block, the running sequence of the worst rank is
@@ -31,12 +31,12 @@ from pilot_llm.block_keys import HashBlock, sha256_block
 from pilot_llm.block_pool import BlockPool
 from pilot_llm.errors import LlmError, OutOfBlocksError
 from pilot_llm.limits import blocks_for
-from pilot_llm.ngram import NgramDrafter
 from pilot_llm.plan import Chunk, SequenceEvent, StepPlan, StepResult
 from pilot_llm.request import FinishReason
 from pilot_llm.sample_row import SampledToken
 from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
 from pilot_llm.speculation import SpeculativeConfig
+from pilot_llm.speculator import Speculator
 from pilot_llm.waiting_queue import WaitingQueue
 
 
@@ -61,7 +61,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._enable_chunked_prefill = enable_chunked_prefill
         self._reserve_all_blocks = reserve_all_blocks
-        self._speculation = speculation
+        self.speculator = Speculator(speculation, block_size=block_size, max_num_batched_tokens=max_num_batched_tokens)
         self._hash_block = hash_block
         self._groups: dict[int, RequestGroup] = {}
         self._waiting = WaitingQueue()
@@ -70,9 +70,6 @@ class Scheduler:
         self.num_prefix_query_tokens = 0
         self.num_prefix_hit_tokens = 0
         self.num_preemptions = 0
-        self.num_drafts = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
 
     @property
     def num_running(self) -> int:
@@ -134,8 +131,7 @@ class Scheduler:
         self._plan_decodes(plan)
         self._plan_chunks(plan)
         self._admit(plan)
-        if self._speculation is not None and len(self._running) <= self._speculation.disable_by_batch_size:
-            self._plan_drafts(plan, self._speculation)
+        self.speculator.add_drafts(plan, self._pool, num_running=len(self._running), headroom=self._headroom())
         if not plan.chunks and self._groups:
             raise LlmError(
                 f"defect: {len(self._groups)} requests, of which none can run, with {self._pool.num_available} "
@@ -214,29 +210,6 @@ class Scheduler:
                 self._count_start(plan, sequence)
             self._plan_chunk(plan, sequence, min(len(sequence.token_ids), num_computed + budget))
 
-    def _plan_drafts(self, plan: StepPlan, speculation: SpeculativeConfig) -> None:
-        for chunk in plan.chunks:
-            sequence = chunk.sequence
-            if chunk.end - chunk.start != 1 or not sequence.output_token_ids or not chunk.samples:
-                continue
-            if sequence.drafter is None:
-                sequence.drafter = NgramDrafter(speculation.prompt_lookup_max, speculation.prompt_lookup_min)
-            num_tokens = min(
-                speculation.num_speculative_tokens,
-                self._max_num_batched_tokens - plan.num_tokens,
-                sequence.group.max_total_tokens - chunk.end - 1,  # one more is sampled behind the draft
-            )
-            if num_tokens <= 0:
-                continue
-            draft = sequence.drafter.draft(sequence.token_ids, num_tokens)
-            num_new = blocks_for(chunk.end + len(draft), self._block_size) - len(sequence.blocks)
-            if not draft or num_new > self._pool.num_available - self._headroom():
-                continue
-            if num_new > 0:
-                sequence.blocks += self._pool.allocate(num_new)
-            chunk.draft = draft
-            plan.num_tokens += len(draft)
-
     def _plan_chunk(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
         start = sequence.num_computed
         chunk = Chunk(sequence, start, end, end == len(sequence.token_ids))
@@ -313,8 +286,8 @@ class Scheduler:
     # ---- after the step ----
 
     def _commit_token(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
-        """Returns whether this token is its last. After an error it has no place to be taken from any more."""
-        token_id, _, _, _, error = token
+        """Returns whether this token is its last, and it has to give back its place. An error ends all its request."""
+        token_id, error = token.token_id, token.error
         if error is not None:
             self._fail_group(sequence, error, result)
             return False
@@ -352,9 +325,7 @@ class Scheduler:
             num_accepted += 1
             sequence.num_computed += 1
             is_last = self._commit_token(sequence, token, result)
-        self.num_drafts += 1
-        self.num_draft_tokens += len(draft)
-        self.num_accepted_tokens += num_accepted
+        self.speculator.count(len(draft), num_accepted)
         if is_last:
             self._finish(sequence)
 
@@ -374,8 +345,6 @@ class Scheduler:
                 self._place_fork(sequence, fork, result)
         if is_last:
             self._finish(sequence)
-        elif sequence.group.is_done:
-            del self._groups[sequence.group.ticket]
 
     def _finish(self, sequence: LiveSequence) -> None:
         self._stop_running(sequence)

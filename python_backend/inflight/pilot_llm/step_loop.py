@@ -192,14 +192,14 @@ class StepLoop:
             observations.append(("vllm:inter_token_latency_seconds", now_s - last_token_s, times))
 
     def _record(self, counters: Mapping[str, int], observations: list[Observation]) -> None:
-        scheduler = self.scheduler
+        scheduler, speculator = self.scheduler, self.scheduler.speculator
         totals = {
             "vllm:prefix_cache_queries_total": scheduler.num_prefix_query_tokens,
             "vllm:prefix_cache_hits_total": scheduler.num_prefix_hit_tokens,
             "vllm:num_preemptions_total": scheduler.num_preemptions,
-            "vllm:spec_decode_num_drafts_total": scheduler.num_drafts,
-            "vllm:spec_decode_num_draft_tokens_total": scheduler.num_draft_tokens,
-            "vllm:spec_decode_num_accepted_tokens_total": scheduler.num_accepted_tokens,
+            "vllm:spec_decode_num_drafts_total": speculator.num_drafts,
+            "vllm:spec_decode_num_draft_tokens_total": speculator.num_draft_tokens,
+            "vllm:spec_decode_num_accepted_tokens_total": speculator.num_accepted_tokens,
         }
         added = {name: total - self._counted[name] for name, total in totals.items()}
         self._counted.update(added)

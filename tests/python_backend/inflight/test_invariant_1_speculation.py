@@ -5,13 +5,19 @@ drafts are right, wrong, and right only in part. Its cache still feels every wro
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pilot_llm.config import EngineConfig
+from pilot_llm.engine import Engine
+from pilot_llm.runner import load_runner
+from pilot_llm.tokenizer import HfTokenizer
 from pilot_testing import fake_llm
 from pilot_testing.fake_llm import EOS, HashRunner, Recorder, Simulation, running_engine, submit
+from pilot_testing.tiny_llm import make_model_folder
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 
@@ -61,10 +67,10 @@ WISHES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WISHES)
-@pytest.mark.parametrize(("num_blocks", "budget"), [(400, 64), (30, 11)])
+@pytest.mark.parametrize(("num_blocks", "budget"), [(400, 64), (30, 11)], ids=["roomy", "tight"])
 def test_answer_is_the_same_with_and_without_speculation(name: str, num_blocks: int, budget: int) -> None:
     wishes = [
-        {"max_tokens": 24, "ignore_eos": True, **WISHES[name], "prompt": prompt} for prompt in prompts(8, len(name))
+        {"max_tokens": 24, "ignore_eos": True, **WISHES[name], "prompt": prompt} for prompt in prompts(5, len(name))
     ]
     plain, _ = answers(wishes, num_blocks, max_num_batched_tokens=budget)
     guessed, counted = answers(wishes, num_blocks, max_num_batched_tokens=budget, speculative_config=NGRAM)
@@ -174,3 +180,50 @@ def test_one_prompt_lookup_bound_stands_for_the_other() -> None:
     found = read_speculative_config({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
     assert found is not None
     assert (found.prompt_lookup_min, found.prompt_lookup_max) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param({"quantization": "int8"}, marks=pytest.mark.slow),
+        pytest.param({"kv_cache_dtype": "int8"}, marks=pytest.mark.slow),
+    ],
+)
+def test_answers_of_real_kernels_are_the_same_with_and_without_speculation(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    make_model_folder(tmp_path)
+    wishes = [
+        {"prompt": [7, 8, 9, 10] * 3 + [first], "max_tokens": 40, "ignore_eos": True, "logprobs": 0, **wish}
+        for first in range(4)
+        for wish in ({}, {"temperature": 0.3, "seed": first})
+    ]
+    answers_of = {}
+    for is_guessing in (False, True):
+        config = EngineConfig.from_dict(
+            {
+                "model": str(tmp_path),
+                "max_model_len": 256,
+                "num_gpu_blocks_override": 40,
+                "max_num_seqs": 8,
+                "max_num_batched_tokens": 48,
+                "speculative_config": {**NGRAM, "num_speculative_tokens": 5} if is_guessing else None,
+                **settings,
+            },
+            tmp_path,
+        )
+        engine = Engine(config, load_runner(config), HfTokenizer.from_folder(tmp_path))
+        engine.start()
+        try:
+            sinks = [submit(engine, **wish).wait(60) for wish in wishes[:2]]  # alone, then all at once
+            together = [submit(engine, **wish) for wish in wishes]
+            answers_of[is_guessing] = [sink.wait(60) for sink in (*sinks, *together)]
+            num_accepted = engine.metrics.snapshot().counters["vllm:spec_decode_num_accepted_tokens_total"]
+        finally:
+            engine.shutdown(0.0)
+    assert num_accepted > 20
+    for one, other in zip(answers_of[False], answers_of[True], strict=True):
+        assert other.token_ids() == one.token_ids()
+        plain, guessed = ([position[0].logprob for position in logprobs(sink, 0)] for sink in (one, other))
+        assert guessed == pytest.approx(plain, abs=1e-4)

@@ -75,6 +75,17 @@ def test_fcfs_runs_in_order_of_arrival() -> None:
     assert [parts(plan)[0][0] for plan in sim.plans] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("budget", [8, 13, 64])
+def test_prefix_that_many_bring_at_once_is_computed_once(budget: int) -> None:
+    sim = Simulation(HashRunner(num_blocks=200), max_num_seqs=8, max_num_batched_tokens=budget)
+    prefix = [7, 3, 9, 1] * 6
+    groups = [sim.add([*prefix, first, first + 1, first + 2], max_tokens=5, ignore_eos=True) for first in range(20)]
+    sim.run()
+    num_prompt_tokens = sum(plan.num_tokens for plan in sim.plans) - 20 * 4  # of 5 tokens one comes with the prompt
+    assert num_prompt_tokens == len(prefix) + 20 * 3
+    assert all(sim.output(group) == greedy_oracle(group.prompt_token_ids, 5, eos=()) for group in groups)
+
+
 def test_better_score_runs_first_whatever_the_order_of_arrival() -> None:
     sim = Simulation(max_num_seqs=1)
     for score in (2.0, 0.0, 1.0):

@@ -1,0 +1,56 @@
+"""The short ways of drawing a token give what the long way gives."""
+
+import numpy as np
+import pytest
+import torch
+
+from pilot_llm import draw as draw_module
+from pilot_llm.counter_random import uniform
+from pilot_llm.draw import draw
+from pilot_llm.sample_row import SampleRow
+from pilot_llm.sampling import SamplingParams
+
+
+def rows_with(num_rows: int, **params: object) -> list[SampleRow]:
+    wishes = SamplingParams.from_dict(params)
+    return [SampleRow(wishes, (), [0] * row, seed=row) for row in range(num_rows)]
+
+
+@pytest.mark.parametrize("has_ties", [False, True])
+@pytest.mark.parametrize(
+    "params", [{"top_k": 1}, {"top_k": 7}, {"top_k": 300}, {"top_k": 40, "top_p": 0.8, "min_p": 0.01}]
+)
+def test_top_k_before_softmax_draws_what_the_whole_row_would(
+    monkeypatch: pytest.MonkeyPatch, params: dict[str, object], has_ties: bool
+) -> None:
+    logits = np.random.default_rng(1).normal(size=(60, 900)).astype(np.float32) * 3
+    if has_ties:
+        logits = np.round(logits)
+    rows = rows_with(60, **params)
+    short = draw(torch.from_numpy(logits), rows)
+    monkeypatch.setattr(draw_module, "_LARGEST_SHORTLIST", 0)
+    assert short == draw(torch.from_numpy(logits), rows)
+
+
+def test_row_with_a_small_top_k_does_not_change_beside_one_with_a_large_one() -> None:
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(2, 900)).astype(np.float32))
+    small = [SampleRow(SamplingParams.from_dict({"top_k": 5}), (), [0] * position, seed=3) for position in range(40)]
+    large = rows_with(1, top_k=700)[0]
+    for row in small:
+        assert draw(logits[:1], [row])[0] == draw(logits, [row, large])[0]
+
+
+@pytest.mark.parametrize("vocab_size", [1, 5, 256, 257, 1000])
+def test_token_is_the_first_whose_cumulative_weight_exceeds_the_number(vocab_size: int) -> None:
+    random = np.random.default_rng(vocab_size)
+    logits = random.normal(size=(50, vocab_size)).astype(np.float32)
+    logits[random.random(logits.shape) < 0.3] = -np.inf
+    logits[:, 0] = 0.0
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    cumulative = weights.cumsum(axis=1)
+    for row, (token, sums) in enumerate(zip(draw(torch.from_numpy(logits), rows_with(50)), cumulative, strict=True)):
+        target = uniform(row, 0, row) * sums[-1]
+        assert logits[row, token] > -np.inf
+        # Float32 weights leave a little room at the border between two tokens.
+        assert sums[token] > target - 1e-5 * sums[-1]
+        assert token == 0 or sums[token - 1] <= target + 1e-5 * sums[-1]
