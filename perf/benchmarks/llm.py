@@ -5,6 +5,7 @@
     python perf/benchmarks/llm.py --chunks 64,256     us alone, with several max_num_batched_tokens
     python perf/benchmarks/llm.py --server            through the real tritonserver: share of the engine's own tokens/s
     python perf/benchmarks/llm.py --ideas             what each idea of the engine buys
+    python perf/benchmarks/llm.py --speculation       n-gram speculation on texts that repeat themselves and others
 
 Every engine runs in a process of its own, one after the other in each round, on all cores: what slows the machine for
 a minute slows all. Peers have their own environments (peers/install.py). Greedy, EOS ignored, token ids in and out.
@@ -20,8 +21,10 @@ from typing import Any
 from llm_bench.bandwidth import read_bandwidth_gb_per_s
 from llm_bench.ideas import idea_entrants, ideas_table
 from llm_bench.race import OURS, PRECISIONS, Entrant, PeerError, entrants, run_entrant, server_entrants
+from llm_bench.speculation import speculation_entrants, speculation_table, text_requests
 from llm_bench.tables import figures_table, ratios_table, row_name, server_table
 from llm_bench.workload import NAMES, draw_workload
+from peers.install import checkpoint
 
 from pilot_perf.conditions import machine
 
@@ -47,6 +50,8 @@ def main() -> None:
         print(f"\n{server_table(rows, arguments.precisions)}")
     if arguments.ideas:
         print(f"\n{ideas_table(rows)}")
+    if arguments.speculation:
+        print(f"\n{speculation_table(rows)}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
 
@@ -63,6 +68,10 @@ def _race(arguments: argparse.Namespace, workload: Any, rows: list[dict[str, Any
         who = server_entrants(arguments.precisions)
     elif arguments.ideas:
         who = idea_entrants(arguments.precisions)
+    elif arguments.speculation:
+        texts = text_requests(checkpoint())
+        workload.requests.update(texts)
+        who = speculation_entrants(arguments.precisions, list(texts))
     else:
         who = entrants(arguments.precisions, arguments.peers)
     rows = list(rows)
@@ -106,6 +115,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--chunks", type=lambda text: [int(part) for part in text.split(",")], default=())
     parser.add_argument("--server", action="store_true")
     parser.add_argument("--ideas", action="store_true")
+    parser.add_argument("--speculation", action="store_true")
     parser.add_argument("--json", type=Path, help="write conditions and rows to this file")
     parser.add_argument("--append", action="store_true", help="keep the rows that the file holds and count on")
     arguments = parser.parse_args()

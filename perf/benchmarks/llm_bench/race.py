@@ -87,8 +87,9 @@ def run_entrant(entrant: Entrant, workload: Path) -> list[dict[str, Any]]:
         reason = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         return [{**row, "problem": reason}]
     result = json.loads(lines[-1])
-    whole = {"version": result["engine"], "load_s": result["load_s"], "peak_memory_mb": result["peak_memory_mb"]}
-    return [{**row, "workload": name, **figures, **whole} for name, figures in result["workloads"].items()]
+    row["version"] = result.pop("engine")
+    workloads = result.pop("workloads")
+    return [{**row, "workload": name, **figures, **result} for name, figures in workloads.items()]
 
 
 __all__ = ["OURS", "PRECISIONS", "SERVER", "Entrant", "PeerError", "entrants", "run_entrant", "server_entrants"]

@@ -83,8 +83,18 @@ Run = Callable[[Sequence[Mapping[str, Any]], str], Stamps]
 """Run these requests, all at once; the name makes ids unique. Returns when all have ended."""
 
 
-def report(arguments: argparse.Namespace, run: Run, *, engine: str, load_s: float, **more: Any) -> None:
-    """Warm up, run every workload, print the result. Fails if a request did not get all its tokens."""
+def report(
+    arguments: argparse.Namespace,
+    run: Run,
+    *,
+    engine: str,
+    load_s: float,
+    counted: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Warm up, run every workload, print the result. Fails if a request did not get all its tokens.
+
+    `counted` is asked at the end for what the engine has counted itself, warm-up included.
+    """
     run(arguments.warm_up, "warm-up")
     workloads = {}
     for name, requests in arguments.requests.items():
@@ -106,7 +116,7 @@ def report(arguments: argparse.Namespace, run: Run, *, engine: str, load_s: floa
             "other_cpu_percent": round(after.percent_of_others(before)),
             **stamps.figures(),
         }
-    result = {"engine": engine, "load_s": round(load_s, 1), "peak_memory_mb": peak_memory_mb(), **more}
+    result = {"engine": engine, "load_s": round(load_s, 1), "peak_memory_mb": peak_memory_mb(), **counted()}
     print("\n" + json.dumps({**result, "workloads": workloads}), flush=True)
 
 

@@ -74,15 +74,29 @@ def main() -> None:
             _submit(engine, requests[start : start + size], stamps, name)
         return stamps
 
-    report(arguments, run, engine="inflight", load_s=load_s, options=arguments.options)
+    report(arguments, run, engine="inflight", load_s=load_s, counted=lambda: _counted(engine))
     engine.shutdown(0)
+
+
+def _counted(engine: Engine) -> dict[str, Any]:
+    counters = engine.metrics.snapshot().counters
+    names = {"drafts": "num_drafts", "guessed": "num_draft_tokens", "accepted": "num_accepted_tokens"}
+    return {
+        "prompt_tokens_cached": counters["vllm:prefix_cache_hits_total"],
+        "speculation": {name: counters[f"vllm:spec_decode_{counter}_total"] for name, counter in names.items()},
+    }
 
 
 def _submit(engine: Engine, requests: Sequence[Mapping[str, Any]], stamps: Stamps, name: str) -> list[_Sink]:
     """All at once; returns when all have ended."""
     sinks, errors = [], list[str]()
     for request in requests:
-        wishes = {"temperature": 0, "max_tokens": request["max_tokens"], "ignore_eos": True}
+        wishes = {
+            "temperature": 0,
+            "max_tokens": request["max_tokens"],
+            "ignore_eos": True,
+            **request.get("params", {}),
+        }
         sink = _Sink(request["id"], stamps, errors)
         sinks.append(sink)
         params = SamplingParams.from_dict(wishes)

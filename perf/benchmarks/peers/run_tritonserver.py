@@ -49,7 +49,6 @@ def main() -> None:
                 lambda requests, name: _run(server.grpc_url, requests),
                 engine="inflight through tritonserver",
                 load_s=load_s,
-                options=arguments.options,
             )
         finally:
             server.stop(drain_s=0.0)

@@ -47,7 +47,7 @@ def main() -> None:
                     stamps.hit(ids[output.request_id], new)
         return stamps
 
-    report(arguments, run, engine=f"vllm {vllm.__version__}", load_s=load_s, options=arguments.options)
+    report(arguments, run, engine=f"vllm {vllm.__version__}", load_s=load_s)
 
 
 main()

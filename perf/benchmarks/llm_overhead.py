@@ -1,6 +1,6 @@
 """What the LLM engine costs outside the model: its inbox under many clients, an idle model, a step, its books at size.
 
-    python perf/benchmarks/llm_threads.py [--quick] [--json FILE]
+    python perf/benchmarks/llm_overhead.py [--quick] [--json FILE]
 
     inbox      `Engine.submit` from 1 to 256 client threads at once: requests/s taken, and how long a call takes
     idle       CPU of a loaded engine without requests, in percent of one core
