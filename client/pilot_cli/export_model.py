@@ -60,6 +60,13 @@ if TYPE_CHECKING:
     metavar="RELEASE",
     help="The Triton release that will serve the files: no graph is newer than it reads.  [default: 24.10]",
 )
+@click.option(
+    "--torch",
+    "with_torch",
+    is_flag=True,
+    help="Write the module itself too, under the build folder: a torch.export package (backend torch_pipeline) and "
+    "TorchScript (Triton's pytorch backend).",
+)
 @click.option("--dry-run", is_flag=True, help="Make and judge, and show what would be installed.")
 @click.option("--url", help="Then have the server at this gRPC address (host:port) load it.")
 @json_option
@@ -74,6 +81,7 @@ def command(
     max_batch_size: int | None,
     free_axes: dict[str, dict[int, str]],
     release: str | None,
+    with_torch: bool,
     dry_run: bool,
     url: str | None,
     as_json: bool,
@@ -115,6 +123,7 @@ def command(
         force=force,
         dry_run=dry_run,
         release=release or DEFAULT_RELEASE,
+        with_torch=with_torch,
         say=say,
     )
     if url is not None:

@@ -11,7 +11,7 @@
     manifest.py     the record beside each variant                versions.py    versions beside each other
     steps.py        status, duration and log of each step         report.py      what came of it
     onnx_files.py   graphs, with weights beside them over 2 GB    triton_releases.py  what each release reads
-    tensorrt/       profiles, plans, and their configurations
+    tensorrt/       profiles, plans, and their configurations     torch_package.py  the module itself as a file
 
 Importing it loads neither torch nor onnxruntime.
 """

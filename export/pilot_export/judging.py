@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export import manifest as manifests
+from pilot_export.config_file import graph_signature
 from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError, VerifyError
 from pilot_export.gate import judge
 from pilot_export.measures import Quality
@@ -21,6 +22,7 @@ from pilot_export.spec import ExportSpec
 from pilot_export.speed import Speed, measure_speeds
 from pilot_export.steps import Steps
 from pilot_export.tensorrt.prove import prove
+from pilot_export.torch_package import write_packages
 from pilot_export.trace import check_valid, trace_to_onnx
 from pilot_export.verify import Reference, compare, onnx_runner, original_runner, run_reference
 
@@ -29,9 +31,18 @@ JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
 
 
 def make_and_judge(
-    spec: ExportSpec, chosen: Sequence[Recipe], build_dir: Path, steps: Steps, window_s: float, release: str
+    spec: ExportSpec,
+    chosen: Sequence[Recipe],
+    build_dir: Path,
+    steps: Steps,
+    window_s: float,
+    release: str,
+    with_torch: bool = False,
 ) -> tuple[VariantReport, ...]:
     """One row for each of `chosen`, fp32 among them; what can be made lies in `build_dir`.
+
+    Args:
+        with_torch: write the module itself too, see torch_package.py; noted in fp32's row.
 
     Raises:
         ExportError: the original cannot be loaded, traced or run.
@@ -42,6 +53,8 @@ def make_and_judge(
     num_rows = sum(len(next(iter(batch.values()))) for batch in spec.evaluation)
     with steps.run("reference", f"Running the original on real data (judged on {num_rows:,} rows)"):
         reference = run_reference(spec, original_runner(spec, module))
+    if with_torch:
+        notes[BASE] += _torch_files(spec, module, reference, paths[BASE], build_dir, steps)
     judged = {}
     for recipe in (recipe for recipe in chosen if recipe.precision in paths):
         precision = recipe.precision
@@ -89,6 +102,18 @@ def _load(spec: ExportSpec) -> Any:
     if not isinstance(module, torch.nn.Module):
         raise SpecError(f"load_module() returned {type(module).__name__}, not a torch.nn.Module")
     return module.eval()
+
+
+def _torch_files(
+    spec: ExportSpec, module: Any, reference: Reference, fp32_path: Path, build_dir: Path, steps: Steps
+) -> tuple[str, ...]:
+    if isinstance(module, OnnxOriginal):
+        raise SpecError("an ONNX file has no PyTorch module to write: leave --torch out")
+    with steps.run("torch", "Writing the module as a torch.export package and as TorchScript"):
+        packages = write_packages(spec, module, reference, graph_signature(fp32_path), build_dir)
+    return tuple(
+        f"{package.kind} in {package.folder}, differs by at most {package.max_abs_error:.1e}" for package in packages
+    )
 
 
 def _make_variants(

@@ -33,6 +33,7 @@ def export_model(
     dry_run: bool = False,
     recipes: Mapping[str, Recipe] = RECIPES,
     release: str = DEFAULT_RELEASE,
+    with_torch: bool = False,
     window_s: float = WINDOW_S,
     say: Say = silent,
 ) -> ExportReport:
@@ -46,6 +47,7 @@ def export_model(
         precisions: names in `recipes`; None for those that the spec names.
         dry_run: judge everything, install nothing.
         release: the Triton release that will serve the files ("24.10"): graphs are no newer than it reads.
+        with_torch: write the module itself too, into the build folder: see torch_package.py.
         window_s: length of each of the windows in which speed is measured.
 
     Raises:
@@ -56,7 +58,9 @@ def export_model(
     try:
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
-        variants = _decide(make_and_judge(spec, chosen, build_dir, steps, window_s, release), force, dry_run)
+        variants = _decide(
+            make_and_judge(spec, chosen, build_dir, steps, window_s, release, with_torch), force, dry_run
+        )
         model_dir = repository / spec.name
         with steps.run("plan", f"Comparing with what is in {model_dir}"):
             plan = plan_installation(spec, model_dir, build_dir, variants, _going_in(variants, force))

@@ -81,6 +81,9 @@ def text_batches(tokenizer_file: Path, texts: list[str], max_tokens: int, max_ba
     edges += [*range(edges[-1] + max_batch_size, len(judged), max_batch_size), len(judged)]
     calibration.sort(key=len)
     pair = encode(["A row of padding alone.", "Its neighbour is a real sentence."])
+    nothing = encode([""])
+    # Without a special token there is nothing to run.
+    shortest = nothing if nothing["input_ids"].size else encode(["a"])
     return TextData(
         example=encode(judged[:2]),
         evaluation=[encode(judged[a:b]) for a, b in pairwise(edges)],
@@ -89,6 +92,6 @@ def text_batches(tokenizer_file: Path, texts: list[str], max_tokens: int, max_ba
         edge_cases={
             "a fully masked row": dict(pair, attention_mask=pair["attention_mask"] * np.array([[0], [1]])),
             f"the longest input ({max_tokens} tokens)": encode(["word " * max_tokens]),
-            "the shortest input": encode([""]),
+            "the shortest input": shortest,
         },
     )

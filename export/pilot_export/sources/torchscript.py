@@ -1,5 +1,6 @@
 """A TorchScript file. It knows its inputs' names, and nothing of their shapes or of real data: --data gives both."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,10 @@ def _load(path: Path) -> "torch.jit.ScriptModule":
     if not path.is_file():
         raise SpecError(f"no file {path}")
     try:
-        return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-any-return, no-untyped-call]
+        with warnings.catch_warnings():
+            # That TorchScript is out of fashion is no news to who has a file of it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(str(path), map_location="cpu").eval()  # type: ignore[no-any-return, no-untyped-call]
     except (RuntimeError, ValueError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
         raise SpecError(
