@@ -51,8 +51,8 @@ def merge(base: str, yours: str, generated: str, where: str) -> str:
 
 def diff(before: str, after: str, name: str) -> str:
     """What changes, as `diff -u` shows it; empty where nothing does."""
-    sides = (text.splitlines(keepends=True) for text in (before, after))
-    return "".join(unified_diff(*sides, f"{name} (there)", f"{name} (new)"))
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    return "".join(unified_diff(old, new, f"{name} (there)", f"{name} (new)"))
 
 
 def _changes(base: Sequence[str], other: str) -> list[_Change]:
