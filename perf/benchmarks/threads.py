@@ -138,6 +138,7 @@ def main(argv: Sequence[str]) -> None:
                 repository.load(server.grpc_url, minilm.NAME, config_for(installed, setting))
                 loaded = (setting.intra_op_threads, setting.instances)
             rows.append(measure(server, requests, setting, window_s))
+            print(rows[-1], file=sys.stderr)
     print(table(rows, cpus))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
