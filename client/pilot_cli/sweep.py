@@ -60,6 +60,7 @@ def command(
       tritonpilot sweep mymodel --repository models --slo p99:100 --instances 1,2 --max-batch 1,8 --input-data rows.npz
       tritonpilot sweep mymodel --url 127.0.0.1:8001 --slo p95:20ms
     """
+    from pilot_base.lock import only_one_in
     from pilot_perf.session import Request, run
     from pilot_server.toolchain import perf_analyzer
 
@@ -73,6 +74,7 @@ def command(
     if options["input_data"] is None and tuned_with.is_file():
         options["input_data"] = tuned_with
     with ExitStack() as stack:
+        stack.enter_context(only_one_in(results_dir))
         watcher = stack.enter_context(Watcher(slo, options["max_measurements"]))
         analyzer = perf_analyzer(watcher.say)
         if options["input_data"] == tuned_with:
@@ -109,4 +111,6 @@ def command(
     click.echo(outcome_table(outcome))
     if outcome.config_file is not None:
         click.echo(f"Chosen configuration: {outcome.config_file}")
+    for member, file in outcome.member_files.items():
+        click.echo(f"Chosen configuration of {member}: {file}")
     click.echo(f"Study: {outcome.study_file} (a picture of it: tritonpilot report {outcome.study_file})")

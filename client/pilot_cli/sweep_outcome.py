@@ -116,6 +116,7 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
         "measurements": outcome.num_measurements,
         "study": str(outcome.study_file),
         "config": None if outcome.config_file is None else str(outcome.config_file),
+        "member_configs": {name: str(file) for name, file in outcome.member_files.items()},
         "untuned": None if verdict is None else side(verdict.untuned),
         "tuned": None if verdict is None else side(verdict.chosen),
         "ratio": None if verdict is None else ratio_json(verdict.ratio),

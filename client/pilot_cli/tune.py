@@ -114,12 +114,18 @@ def _install(target: "Target", outcome: "Outcome", server: "RunningServer", say:
     from pilot_cli.tune_target import install_tuned
     from pilot_client import repository
 
-    if outcome.config_file is None:
+    files = dict(outcome.member_files)
+    if outcome.config_file is not None:
+        files[target.model] = outcome.config_file
+    if not files:
         say("The installed configuration stays")
         return
-    install_tuned(target.model_dir, outcome.config_file.read_text())
-    # A plain load after an override would keep the override: unload first.
-    repository.unload(server.grpc_url, target.model)
+    # A plain load after an override would keep the override: unload first, an ensemble before its members.
+    for name in dict.fromkeys((target.model, *files)):
+        repository.unload(server.grpc_url, name)
+    for name, file in files.items():
+        install_tuned(target.model_dir.parent / name, file.read_text())
+        say(f"Written to {target.model_dir.parent / name / 'config.pbtxt'}; the untuned one is beside it")
     repository.load(server.grpc_url, target.model)
     repository.wait_ready(server.grpc_url, target.model)
-    say(f"Written to {target.model_dir / 'config.pbtxt'} and loaded from there; the untuned one is beside it")
+    say("Loaded from there")

@@ -20,6 +20,7 @@ import click
 
 from pilot_base.errors import PilotError
 from pilot_base.progress import Say
+from pilot_client import model_config
 from pilot_client.model_config import CONFIG_FILE, latest_version_dir
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def find_target(name: str, committed: Path, build: Path, *, fresh: bool, say: Sa
             f"{name!r} is neither a sample ({', '.join(SAMPLES)}), nor module:function or file.py of a spec, "
             f"nor a model in {copy} (there: {', '.join(models) or 'none'}). --repository names another repository"
         )
-    restore_untuned(copy / name)
+    for model in (name, *_members(copy / name)):
+        restore_untuned(copy / model)
     return Target(name, copy / name, None)
 
 
@@ -99,6 +101,13 @@ def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
         and manifest.file_sha256(version_dir / m.file) == m.file_sha256
         for m in installed
     )
+
+
+def _members(model_dir: Path) -> list[str]:
+    """The models that an ensemble runs; none for what is none."""
+    if not (model_dir / CONFIG_FILE).is_file():
+        return []
+    return sorted({step.model_name for step in model_config.read(model_dir).ensemble_scheduling.step})
 
 
 def restore_untuned(model_dir: Path) -> None:

@@ -4,7 +4,7 @@ Whatever goes wrong with one trial becomes a measurement that failed, with the r
 raises, because then no other trial can succeed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +47,8 @@ class Bench:
 
     loader: Loader
     installed: ModelConfig
+    # Of an ensemble: the configuration that each member is installed with, by its name.
+    members: Mapping[str, ModelConfig] = field(default_factory=dict)
     loaded: Knobs | None = field(default=UNTUNED)
     _warm: Point | None = None
 
@@ -67,15 +69,23 @@ class Bench:
         """Have the server run the configuration, where it does not already."""
         if self.loaded == knobs:
             return
-        self.loaded = None
+        before, self.loaded = self.loaded, None
         url, model = self._where
-        config = apply(self.installed, knobs)
-        if backend_of(config) in ENGINE_BACKENDS:
-            # Both at once would need the memory twice, and the engine would take what the old one leaves.
-            repository.unload(url, model)
-        repository.load(url, model, config)
+        if not self.members:
+            self._load_model(model, apply(self.installed, knobs))
+        for name, config in self.members.items():
+            own = dict(knobs.members).get(name, UNTUNED)
+            if before is None or own != dict(before.members).get(name, UNTUNED):
+                self._load_model(name, apply(config, own))
         repository.wait_ready(url, model)
         self.loaded, self._warm = knobs, None
+
+    def _load_model(self, name: str, config: ModelConfig) -> None:
+        url, _ = self._where
+        if backend_of(config) in ENGINE_BACKENDS:
+            # Both at once would need the memory twice, and the engine would take what the old one leaves.
+            repository.unload(url, name)
+        repository.load(url, name, config)
 
     def move_to(self, grpc_url: str, server_pid: int | None) -> None:
         """Go on with another server, which runs the untuned configuration."""
@@ -159,16 +169,34 @@ class Bench:
 
     def _measure_once(self, trial: Trial, window_ms: int) -> Figures:
         try:
-            with self._served() as served:
+            with self._served() as served, self._served_by_members() as members:
                 figures = self.loader.by_analyzer(trial, window_ms)
-            return replace(figures, stages=_stages(served[0]), batch_counts=dict(served[0].batch_counts))
+            return _with_servers_times(figures, served[0], members)
         except FailedRequestsError:
             if not self._counts_failures(trial):
                 raise
         before = statistics.read(*self._where)
-        figures = self.loader.by_own_client(trial, window_ms)
-        done = statistics.read(*self._where).since(before)
-        return replace(figures, stages=_stages(done), batch_counts=dict(done.batch_counts))
+        with self._served_by_members() as members:
+            figures = self.loader.by_own_client(trial, window_ms)
+        return _with_servers_times(figures, statistics.read(*self._where).since(before), members)
+
+    @contextmanager
+    def _served_by_members(self) -> Iterator[dict[str, ModelStatistics]]:
+        """Gives what each member of an ensemble did in the block, once it has ended well."""
+        url, _ = self._where
+        before = {name: statistics.read(url, name) for name in self.members}
+        result: dict[str, ModelStatistics] = {}
+        yield result
+        result.update({name: statistics.read(url, name).since(earlier) for name, earlier in before.items()})
+
+
+def _with_servers_times(figures: Figures, served: ModelStatistics, members: Mapping[str, ModelStatistics]) -> Figures:
+    return replace(
+        figures,
+        stages=_stages(served),
+        batch_counts=dict(served.batch_counts),
+        members={name: _stages(of_member) for name, of_member in members.items()} or None,
+    )
 
 
 def _stages(served: ModelStatistics) -> Stages:

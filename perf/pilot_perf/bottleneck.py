@@ -11,12 +11,13 @@ The rules are asked in this order and the first that applies is the answer: a cl
 number behind it one about the client, and a wait for busy instances is no matter of the queue.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from pilot_perf.ensemble import num_steps
 from pilot_perf.measures import Figures, Measurement
 
 Bound = Literal["client", "queue", "cpu", "transfer", "compute", "nothing"]
@@ -55,6 +56,8 @@ class Facts:
     cpus: int
     instances: int
     delay_ms: float
+    # How often a request runs the model: more than once only for a member of an ensemble.
+    runs: int = 1
 
     @property
     def is_streamed(self) -> bool:
@@ -91,7 +94,7 @@ class Facts:
         stages = self.figures.stages
         if self.batch_ms is None or stages is None or not stages.mean_batch or self.is_streamed:
             return None
-        return self.figures.throughput_per_s / stages.mean_batch * self.batch_ms / 1000.0 / self.instances
+        return self.runs * self.figures.throughput_per_s / stages.mean_batch * self.batch_ms / 1000.0 / self.instances
 
     @property
     def server_cores(self) -> float | None:
@@ -114,15 +117,47 @@ class Facts:
         return self.machine_cores is not None and self.machine_cores >= SATURATED * self.cpus
 
 
+Rule = Callable[[Facts], Bottleneck | None]
+
+
 def bottleneck(measurement: Measurement, config: ModelConfig, cpus: int) -> Bottleneck | None:
     """Of a measurement under `config`, the full configuration that it ran with; None without figures."""
-    figures, trial = measurement.figures, measurement.trial
-    if figures is None:
+    if measurement.figures is None:
         return None
+    return _verdict(_facts(measurement, measurement.figures, config, cpus), _RULES)
+
+
+def bottleneck_of_members(
+    measurement: Measurement, ensemble: ModelConfig, members: Mapping[str, ModelConfig], cpus: int
+) -> Bottleneck | None:
+    """The same of an ensemble whose members run under `members`: that of the member whose instances are busiest."""
+    figures = measurement.figures
+    if figures is None or not figures.members:
+        return bottleneck(measurement, ensemble, cpus)
+    if (client := _client(_facts(measurement, figures, ensemble, cpus))) is not None:
+        return client
+    facts = {}
+    for name, config in members.items():
+        stages = figures.members[name]
+        parts = (stages.queue_ms, stages.compute_input_ms, stages.compute_infer_ms, stages.compute_output_ms)
+        # The latency is then what a request spends at the member, whose client the ensemble is.
+        own = replace(figures, stages=stages, latency_ms={"avg": sum(part or 0.0 for part in parts)})
+        # A request may run a member several times.
+        facts[name] = replace(_facts(measurement, own, config, cpus), runs=num_steps(ensemble, name))
+    busiest = max(facts, key=lambda name: facts[name].instances_busy or 0.0)
+    found = _verdict(facts[busiest], _RULES[1:])
+    return replace(found, evidence=f"Its busiest member is {busiest}: {found.evidence}")
+
+
+def _verdict(facts: Facts, rules: Sequence[Rule]) -> Bottleneck:
+    return next(found for rule in rules if (found := rule(facts)) is not None)
+
+
+def _facts(measurement: Measurement, figures: Figures, config: ModelConfig, cpus: int) -> Facts:
+    trial = measurement.trial
     instances = sum(max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group) or 1
     delay_ms = config.dynamic_batching.max_queue_delay_microseconds / 1000.0
-    facts = Facts(figures, trial.concurrency, trial.rate_per_s, cpus, instances, delay_ms)
-    return next(found for rule in _RULES if (found := rule(facts)) is not None)
+    return Facts(figures, trial.concurrency, trial.rate_per_s, cpus, instances, delay_ms)
 
 
 def _client(facts: Facts) -> Bottleneck | None:
@@ -201,4 +236,4 @@ def _nothing(facts: Facts) -> Bottleneck:
     return Bottleneck("nothing", "; ".join(parts) or "nothing was seen to be full", "a higher load")
 
 
-_RULES: tuple[Callable[[Facts], Bottleneck | None], ...] = (_client, _queue, _cpu, _transfer, _compute, _nothing)
+_RULES: tuple[Rule, ...] = (_client, _queue, _cpu, _transfer, _compute, _nothing)

@@ -163,8 +163,8 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     output_tokens = options.output_tokens or DEFAULT_OUTPUT_TOKENS
     if options.input_data is None:
         plan = PromptPlan(options.prompt_tokens or DEFAULT_PROMPT_TOKENS, output_tokens, tokens.count)
-        conditions = {"input_data": str(plan)}
-        return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, conditions)
+        made_of = {"input_data": str(plan)}
+        return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, made_of)
     if options.prompt_tokens is not None:
         raise InputDataError("--prompt-tokens is for prompts that are made; those of --input-data are sent as they are")
     names = inputs_of(config)
@@ -173,7 +173,7 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     else:
         rows = [streaming(row, names) for row in input_data.read_rows(options.input_data, config)]
     path = input_data.write(rows, folder / PROMPTS_FILE)
-    conditions = {"input_data": file_hash(path), "input_lengths": _prompt_lengths(rows, tokens)}
+    conditions: dict[str, Any] = {"input_data": file_hash(path), "input_lengths": _prompt_lengths(rows, tokens)}
     return FixedRequests(path, rows, conditions, tokens)
 
 

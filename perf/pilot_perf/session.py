@@ -1,6 +1,6 @@
 """Puts a study together from a running server, a model and what the user asked for, and runs it to its outcome."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from pilot_client import model_config, repository
 from pilot_client.errors import ClientError, ModelNotReadyError
 from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
-from pilot_perf.bottleneck import Bottleneck, bottleneck
+from pilot_perf.bottleneck import Bottleneck, bottleneck, bottleneck_of_members
 from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import Levels, same_as_installed, space_for
+from pilot_perf.ensemble import Members, ensemble_space, members_of, same_as_installed_members
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.lifeline import Lifeline
@@ -37,8 +38,6 @@ from pilot_perf.study import CONFIRM_WINDOWS, MAX_MEASUREMENTS, SEARCH_WINDOWS, 
 from pilot_perf.target import SharedMemory, target_for
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import PerfAnalyzer
-
-VERSION_DIR = "1"
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,14 @@ class Request:
     # Requests/s that are to be served; None: nothing was said.
     rate_per_s: float | None = None
 
+    def model_dir_of(self, name: str) -> Path | None:
+        """The folder of this model, or of a member of this ensemble, which lies beside it."""
+        return None if self.model_dir is None else self.model_dir.parent / name
+
+    def version_dir_of(self, name: str) -> Path | None:
+        folder = self.model_dir_of(name)
+        return None if folder is None else model_config.latest_version_dir(folder)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -91,6 +98,8 @@ class Outcome:
     protection: Protection | None = None
     replicas: Replicas | None = None
     open_loop: OpenLoop | None = None
+    # Of an ensemble, whose own configuration has no knobs: those of its members that change, by name.
+    member_files: Mapping[str, Path] = field(default_factory=dict)
     # What bounds the answer at its load.
     bottleneck: Bottleneck | None = None
 
@@ -142,13 +151,14 @@ def run(
         installed = repository.model_config(url, model)
     except ClientError as error:
         raise ModelNotReadyError(f"model {model!r} cannot be swept: {error}") from error
-    space = _space(installed, request)
+    members = members_of(installed, lambda name: repository.model_config(url, name))
+    space = _space(installed, members, request)
     try:
         request.results_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PerfError(f"{request.results_dir} cannot be made: {error.strerror}. Name another folder") from error
     requests = requests_for(installed, request.requests, request.results_dir, request.model_dir)
-    conditions = _conditions(url, analyzer, request, installed, space, requests)
+    conditions = _conditions(url, analyzer, request, installed, members, space, requests)
     study_file = (
         request.study_file or request.results_dir / f"study-{text_hash(repr(sorted(conditions.items())))}.sqlite"
     )
@@ -163,7 +173,9 @@ def run(
         output_bytes=request.output_bytes,
         trace_us=None if request.trace is None else tuple(read_trace(request.trace)),
     )
-    bench = Bench(Loader(analyzer, target, installed, request.slo, server.pid, request.requests.seed), installed)
+    bench = Bench(
+        Loader(analyzer, target, installed, request.slo, server.pid, request.requests.seed), installed, members
+    )
     source = _source_config(request, installed)
     lifeline = Lifeline(server, bench, restart, say)
     with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
@@ -175,7 +187,7 @@ def run(
             space,
             request.slo,
             usable_cpus(),
-            same_as_installed(installed, space),
+            same_as_installed_members(members, space) if members else same_as_installed(installed, space),
             request.max_measurements,
             revive=lifeline.revive,
             watch=watch,
@@ -217,17 +229,35 @@ def run(
             attribution,
             protection,
             open_loop=held,
-            bottleneck=_bottleneck(winner, verdict, installed),
+            bottleneck=_bottleneck(winner, verdict, installed, members),
         )
     if request.rate_per_s is not None and (measured := served_by_one(winner, verdict, held)) is not None:
         outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
     if outcome.verdict is None or outcome.installable is None:
         return outcome
+    if members:
+        return replace(outcome, member_files=_write_members(outcome.installable, members, request))
     tuned = apply(source, outcome.installable)
     return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
 
 
-def _bottleneck(winner: Measurement | None, verdict: Verdict | None, installed: ModelConfig) -> Bottleneck | None:
+def _write_members(knobs: Knobs, members: Members, request: Request) -> dict[str, Path]:
+    """The config.pbtxt of each member of an ensemble that the answer changes, in a folder of its name."""
+    files = {}
+    for name, own in knobs.members:
+        model_dir = request.model_dir_of(name)
+        source = members[name]
+        if model_dir is not None and (model_dir / model_config.CONFIG_FILE).is_file():
+            source = model_config.read(model_dir)
+        folder = request.results_dir / name
+        folder.mkdir(exist_ok=True)
+        files[name] = model_config.write(apply(source, own), folder)
+    return files
+
+
+def _bottleneck(
+    winner: Measurement | None, verdict: Verdict | None, installed: ModelConfig, members: Members
+) -> Bottleneck | None:
     """Of the last measurement of what should serve."""
     measurement = winner
     if verdict is not None:
@@ -235,6 +265,10 @@ def _bottleneck(winner: Measurement | None, verdict: Verdict | None, installed: 
         measurement = next((m for m in reversed(side.rounds) if m.figures is not None), None)
     if measurement is None:
         return None
+    if members:
+        own = dict(measurement.trial.knobs.members)
+        running = {name: apply(config, own.get(name, UNTUNED)) for name, config in members.items()}
+        return bottleneck_of_members(measurement, installed, running, usable_cpus())
     return bottleneck(measurement, apply(installed, measurement.trial.knobs), usable_cpus())
 
 
@@ -248,22 +282,32 @@ def _explain(
     if request.attribution:
         say("Measuring what each knob brought")
         attribution = study.attribute(verdict)
-    if request.protection:
+    # The queue of an ensemble is that of its members.
+    if request.protection and not verdict.chosen.trial.knobs.members:
         say("Measuring at twice the load, without and with a bound of the queue")
         protection = study.protect(verdict)
     return attribution, protection
 
 
 def _conditions(
-    url: str, analyzer: PerfAnalyzer, request: Request, installed: ModelConfig, space: Space, requests: Requests
+    url: str,
+    analyzer: PerfAnalyzer,
+    request: Request,
+    installed: ModelConfig,
+    members: Members,
+    space: Space,
+    requests: Requests,
 ) -> dict[str, Any]:
     return {
         **machine(),
         **software(server_version(url), analyzer.version, is_own_server=request.model_dir is not None),
         **model_files(request.model_dir),
+        **{
+            f"{name}/{key}": value for name in members for key, value in model_files(request.model_dir_of(name)).items()
+        },
         "model.precision": _precision(installed, space),
         "model": request.model,
-        "model.config": text_hash(model_config.to_text(installed)),
+        "model.config": text_hash("".join(map(model_config.to_text, (installed, *members.values())))),
         **requests.conditions,
         "seed": request.requests.seed,
         "arrivals": "Poisson" if request.trace is None else file_hash(request.trace),
@@ -279,10 +323,11 @@ def _precision(installed: ModelConfig, space: Space) -> str:
     return ", ".join(space.precisions) or installed.default_model_filename or "as installed"
 
 
-def _space(installed: ModelConfig, request: Request) -> Space:
+def _space(installed: ModelConfig, members: Members, request: Request) -> Space:
     if request.may_reload:
-        version_dir = None if request.model_dir is None else request.model_dir / VERSION_DIR
-        return space_for(installed, request.levels, usable_cpus(), version_dir)
+        if members:
+            return ensemble_space(installed, members, request.levels, usable_cpus(), request.version_dir_of)
+        return space_for(installed, request.levels, usable_cpus(), request.version_dir_of(request.model))
     if request.levels.named:
         raise PerfError(
             f"{', '.join(request.levels.named)} change the configuration of a server that this command did not "

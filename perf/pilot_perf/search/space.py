@@ -27,6 +27,8 @@ class Space:
     max_num_batched_tokens: tuple[int, ...] = ()
     block_sizes: tuple[int, ...] = ()
     max_concurrency: int = 128
+    # Of an ensemble: the space of each member, by its name, in the order of names; the ensemble itself has no levels.
+    members: tuple[tuple[str, "Space"], ...] = ()
 
     def __post_init__(self) -> None:
         for name, values, least in (
@@ -49,7 +51,13 @@ class Space:
 
     def configurations(self) -> list[Knobs]:
         """All configurations, each once: a queue delay and a preferred batch mean nothing without batches."""
-        return list(dict.fromkeys(self._combinations()))
+        return list(dict.fromkeys(self._of_members() if self.members else self._combinations()))
+
+    def _of_members(self) -> Iterator[Knobs]:
+        names = [name for name, _ in self.members]
+        for combination in product(*(space.configurations() for _, space in self.members)):
+            pairs = zip(names, combination, strict=True)
+            yield Knobs(members=tuple((name, knobs) for name, knobs in pairs if not knobs.is_untuned))
 
     def _combinations(self) -> Iterator[Knobs]:
         for precision, (instances, threads), max_batch, delay, preferred, seqs, tokens, block in product(
