@@ -1,6 +1,6 @@
 """What each knob brings to two models: one where a batch pays, and one where it does not, with the reason.
 
-    python perf/benchmarks/attribution.py [--quick] [--out FOLDER]
+    python perf/benchmarks/attribution.py [dense] [encoder] [--quick] [--out FOLDER]
 
     dense     a perceptron with wide layers and small rows. A batch of any size reads all weights from memory once, and
               they do not fit in the cores' caches: one row costs nearly as much as eight
@@ -87,17 +87,18 @@ def main() -> int:
     results = Path(options.out) if options.out else None
     contradicted = 0
     with tempfile.TemporaryDirectory(prefix="tritonpilot-attribution-") as folder:
-        for case in CASES:
+        for case in [case for case in CASES if not options.models or case.name in options.models]:
             model_dir = _install(case, Path(folder) / "models")
             request = Request(
                 model=case.name,
                 slo=parse_slo([SLO]),
-                levels=Levels(instances=(1, 2), intra_op_threads=(1, 2), max_batches=(1, BATCH), queue_delays_us=(0,)),
+                levels=Levels(instances=(1, 2), intra_op_threads=(1,), max_batches=(1, BATCH), queue_delays_us=(0,)),
                 results_dir=(results or Path(folder)) / case.name,
                 model_dir=model_dir,
-                max_measurements=15 if options.quick else 40,
+                max_measurements=14 if options.quick else 40,
                 fresh=True,
                 protection=False,
+                open_loop=False,
             )
             with serve_model(model_dir.parent, case.name, _say) as server:
                 outcome = run(server, analyzer, request, say=_say)
@@ -156,9 +157,13 @@ def _cost_of_a_batch(study_file: Path) -> float | None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What each knob brings, where a batch pays and where it does not.")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="dense or encoder, or both  [default: both]")
     parser.add_argument("--quick", action="store_true", help="a shorter search; for a look, not for figures")
     parser.add_argument("--out", metavar="FOLDER", help="keep the studies and write their reports there")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if unknown := set(options.models) - {case.name for case in CASES}:
+        parser.error(f"there is no model {', '.join(sorted(unknown))}: give {' or '.join(c.name for c in CASES)}")
+    return options
 
 
 def _say(message: str) -> None:

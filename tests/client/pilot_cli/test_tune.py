@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,39 +28,55 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothing(
-    tmp_path: Path,
-) -> None:
+ARGUMENTS = [
+    *("tune", "timed", "--repository", "models", "--slo", "p95:150", "--instances", "2", "--max-batch", "1,8"),
+    *("--delay-us", "0", "--concurrency-max", "16", "--max-measurements", "12", "--json"),
+]
+ALONE = ("--no-open-loop", "--no-attribution", "--no-protection")
+
+
+def tune(*options: str) -> tuple[dict[str, Any], str]:
+    """Its JSON, and what it said on the way."""
+    result = CliRunner().invoke(cli, [*ARGUMENTS, *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout), result.stderr
+
+
+def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothing(tmp_path: Path) -> None:
     committed = write_timed_model(tmp_path / "models", batch_ms=6.0)
     before = (committed / "config.pbtxt").read_text()
-    arguments = ["tune", "timed", "--repository", "models", "--slo", "p95:150", "--instances", "2"]
-    arguments += ["--max-batch", "1,8", "--delay-us", "0", "--concurrency-max", "16", "--max-measurements", "12"]
-    arguments += ["--rate", "5000", "--json"]
-    first = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert first.exit_code == 0, first.output
-    result = json.loads(first.stdout)
+    result, _ = tune(*ALONE)
     assert result["chosen_knobs"]["max_batch"] == 8
     assert result["ratio"]["low"] > 1
+    assert result["attribution"] is result["overload"] is result["replicas"] is None
+    assert all(Path(path).stat().st_size > 500 for path in result["report"].values())
+    copy = tmp_path / "build" / "model_repository" / "timed"
+    assert read(copy).HasField("dynamic_batching")
+    assert (copy / UNTUNED_FILE).read_text() == (committed / "config.pbtxt").read_text() == before
+    again, said = tune(*ALONE)
+    assert again == result
+    assert "[search" not in said
+    assert "[confirm" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_after_the_proof_come_the_knobs_the_arrivals_that_do_not_wait_and_the_overload(tmp_path: Path) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=6.0)
+    result, _ = tune("--rate", "5000")
     assert [step["change"] for step in result["attribution"]] == ["instances 2", "max batch 8"]
     unbounded, *bounded = result["overload"]["attempts"]
     assert unbounded["knobs"] == result["chosen_knobs"]
     assert unbounded["refused_share"] == 0.0
     assert bounded[0]["knobs"]["max_queue_size"] > 0
-    assert bounded[0]["refused_share"] > 0.1
-    assert result["replicas"] is None or result["replicas"]["count"] > 1
-    assert all(Path(path).stat().st_size > 500 for path in result["report"].values())
-    copy = tmp_path / "build" / "model_repository" / "timed"
-    policy = read(copy).dynamic_batching.default_queue_policy
+    assert result["replicas"]["count"] > 1
+    policy = read(tmp_path / "build" / "model_repository" / "timed").dynamic_batching.default_queue_policy
     protecting = result["overload"]["knobs"] or {"max_queue_size": None, "queue_timeout_us": None}
     assert policy.max_queue_size == (protecting["max_queue_size"] or 0)
     assert policy.default_timeout_microseconds == (protecting["queue_timeout_us"] or 0)
-    assert (copy / UNTUNED_FILE).read_text() == (committed / "config.pbtxt").read_text() == before
-
-    second = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert json.loads(second.stdout) == result
-    assert not any(
-        f"[{phase}" in second.stderr for phase in ("search", "confirm", "open_loop", "attribution", "overload")
-    )
+    again, said = tune("--rate", "5000")
+    assert again == result
+    assert not any(f"[{phase}" in said for phase in ("search", "confirm", "open_loop", "attribution", "overload"))
 
 
 def test_an_installed_configuration_that_cannot_be_measured_ends_it_at_once(tmp_path: Path) -> None:
