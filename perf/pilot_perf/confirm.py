@@ -1,24 +1,34 @@
 """The proof: the chosen configuration and the untuned one, measured in turn with longer windows.
 
-    untuned, chosen, untuned, chosen, ...      NUM_PAIRS pairs, each side at its own best load within the budget
+    chosen alone, once            does its load keep the budget in a long window? else another one is tried
+    untuned, chosen, ...          NUM_PAIRS pairs, each side at its own best load within the budget; more, up to
+                                  MAX_PAIRS, until the interval of the ratio is narrow enough
+    chosen alone, ...             where it is not yet sure that the budget is kept
 
-A search reports the luckiest of its short windows, so the chosen one is held to the budget again here: where its
-median over the rounds breaks it, the next candidate takes its place (a lower load first), at most MAX_CANDIDATES.
+A search reports the luckiest of its short windows, so the chosen load is held to the budget again here, and with
+confidence (`Side.surely_keeps`) over all its rounds. Otherwise a lower load (or another configuration, if that promises
+more) takes its place. No round is left out.
 """
 
+import math
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_low
 
-from pilot_perf.measures import Measurement, Trial
-from pilot_perf.ratio import Ratio, paired_ratio
-from pilot_perf.search.best import best_kept, nearest_miss
+from pilot_perf.finalists import Failure, next_candidate, untuned_trial
+from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.ratio import Ratio, is_mostly, paired_ratio, upper_bound
 from pilot_perf.slo import Budget, Slo
 
-NUM_PAIRS = 4
-MAX_CANDIDATES = 3
-# Pairs after which a candidate that has broken the budget in each is given up.
-EARLY_PAIRS = 2
+NUM_PAIRS, MAX_PAIRS = 4, 7
+# Search and confirmation together end here, but a confirmation may always take as many as that.
+MAX_TOTAL, MIN_ROOM = 60, 20
+# The ratio is known well enough when its interval is within this share of its value.
+RATIO_WIDTH = 0.10
+# The share of the budget to keep within: the machine of tomorrow is not exactly that of these minutes.
+MARGIN = 0.98
+# A window that used this much more of the budget than the search saw was disturbed, if throughput fell by as much.
+DISTURBED = 1.1
 
 # Throughput of the same load that differs by more than this factor is not noise.
 MAX_DRIFT = 1.4
@@ -28,35 +38,53 @@ Confirm = Generator[Trial, Measurement, "Verdict"]
 
 @dataclass(frozen=True)
 class Side:
-    """All confirming measurements of one configuration at one load."""
+    """All confirming measurements of one configuration at one load: `rounds` in pairs, the others `alone`."""
 
     trial: Trial
     rounds: tuple[Measurement, ...]
+    alone: tuple[Measurement, ...] = ()
+
+    @property
+    def all_rounds(self) -> tuple[Measurement, ...]:
+        return self.alone + self.rounds
 
     @property
     def throughput_per_s(self) -> float | None:
-        rates = [m.figures.throughput_per_s for m in self.rounds if m.figures]
+        rates = [m.figures.throughput_per_s for m in self.all_rounds if m.figures]
         return median(rates) if rates else None
 
     def value(self, budget: Budget) -> float | None:
         """The median over the rounds of what `budget` limits."""
-        values = [value for m in self.rounds if m.figures and (value := budget.value(m.figures)) is not None]
+        values = [value for m in self.all_rounds if m.figures and (value := budget.value(m.figures)) is not None]
         return median(values) if values else None
 
     def num_kept(self, slo: Slo) -> int:
         """Rounds that kept the budget; a round without figures has not."""
-        return sum(1 for m in self.rounds if m.figures and slo.is_kept(m.figures))
+        return sum(1 for m in self.all_rounds if m.figures and slo.is_kept(m.figures))
 
     def keeps(self, slo: Slo) -> bool:
         """Whether the median round keeps every budget."""
-        return bool(self.rounds) and all(
+        return bool(self.all_rounds) and all(
             (value := self.value(budget)) is not None and value <= budget.limit for budget in slo.budgets
         )
+
+    def uses(self, slo: Slo) -> list[float]:
+        """The share of the budget that each round used, of those that have figures."""
+        return [slo.worst_use(m.figures) for m in self.all_rounds if m.figures]
+
+    def surely_keeps(self, slo: Slo, share: float = 1.0) -> bool:
+        """Whether at most `share` of the budget is used, with 95% confidence, by one of two measures.
+
+        The mean round does (Student's t, sharp where rounds agree), or the median round (sign test, which a single
+        disturbed round among many does not upset).
+        """
+        uses = self.uses(slo)
+        return upper_bound(uses) <= share or is_mostly(sum(use <= share for use in uses), len(self.all_rounds))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`chosen` is the last candidate that was tried; `chosen_keeps` says whether it kept the budget."""
+    """`chosen` is the last candidate that was tried; `chosen_keeps` says whether it kept the budget with confidence."""
 
     untuned: Side
     chosen: Side
@@ -69,11 +97,11 @@ class Verdict:
     def text(self) -> str:
         """The conclusion in words, without more confidence than there is."""
         if not self.chosen_keeps:
-            return "no configuration kept the budget when it was measured again: the untuned one stays"
+            return "no configuration kept the budget with confidence when it was measured again: the untuned one stays"
         if self.ratio is None or self.ratio.low is None:
-            return "too few confirming measurements succeeded for a comparison"
+            return "too few confirming measurements succeeded for a comparison: the untuned configuration stays"
         if not self.ratio.is_a_difference:
-            return "no difference found: the interval of the ratio includes 1"
+            return "no difference found: the interval of the ratio includes 1, and the untuned configuration stays"
         if self.ratio.value < 1:
             return "the chosen configuration is slower than the untuned one: the untuned one stays"
         if not self.untuned_keeps:
@@ -89,47 +117,94 @@ class Verdict:
         return self.ratio.value > 1
 
 
-# A load that used more of the budget than this in a short window is likely to break it in the next.
-GUARDED = 0.95
+def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
+    """Yields what to measure next; returns the verdict, about the last candidate where none kept the budget.
 
-
-def untuned_trial(history: Sequence[Measurement], slo: Slo) -> Trial | None:
-    """The untuned configuration at its best load within the budget; where no load keeps it, at the nearest miss."""
-    untuned = [measurement for measurement in history if measurement.trial.knobs.is_untuned]
-    found = best_kept(untuned, slo, GUARDED) or best_kept(untuned, slo) or nearest_miss(untuned, slo)
-    return found.trial if found else None
-
-
-def candidates(history: Sequence[Measurement], slo: Slo) -> list[Trial]:
-    """The winner, then what to fall back on: its own next lower load, then the best of another configuration."""
-    winner = best_kept(history, slo, GUARDED) or best_kept(history, slo)
-    if winner is None:
-        return []
-    lower = [
-        m for m in history if m.trial.knobs == winner.trial.knobs and m.trial.concurrency < winner.trial.concurrency
-    ]
-    others = [m for m in history if m.trial.knobs != winner.trial.knobs]
-    found = [winner, best_kept(lower, slo), best_kept(others, slo)]
-    return [m.trial for m in found if m is not None][:MAX_CANDIDATES]
-
-
-def confirm(untuned: Trial, chosen: Sequence[Trial], slo: Slo) -> Confirm:
-    """Yields what to measure next; returns the verdict."""
-    verdict: Verdict | None = None
-    for given_up, candidate in enumerate(chosen):
-        a_rounds: list[Measurement] = []
-        b_rounds: list[Measurement] = []
-        for pair in range(1, NUM_PAIRS + 1):
-            a_rounds.append((yield _again(untuned, f"pair {pair} of {NUM_PAIRS}: untuned")))
-            b_rounds.append((yield _again(candidate, f"pair {pair} of {NUM_PAIRS}: chosen")))
-            if pair == EARLY_PAIRS and Side(candidate, tuple(b_rounds)).num_kept(slo) == 0:
-                break
-        verdict = judge(Side(untuned, tuple(a_rounds)), Side(candidate, tuple(b_rounds)), slo, given_up)
+    Raises:
+        ValueError: nothing in `history` can be confirmed.
+    """
+    untuned, candidate = untuned_trial(history, slo), next_candidate(history, (), slo)
+    if untuned is None or candidate is None:
+        raise ValueError("there is nothing to confirm")
+    searched = {m.trial.point: m.figures for m in history if m.figures}
+    failures: list[Failure] = []
+    room = max(MAX_TOTAL - len(history), MIN_ROOM)
+    while True:
+        alone = [(yield _again(candidate, "does it keep the budget in a long window?"))]
+        if _was_disturbed(alone[0], searched.get(candidate.point), slo):
+            alone.append((yield _again(candidate, "slower than in the search: once more")))
+        sides = Side(untuned, ()), Side(candidate, (), tuple(alone))
+        while not _has_failed(sides[1], slo) and not _is_settled(*sides, slo, room):
+            num_pairs = len(sides[1].rounds)
+            if num_pairs >= MAX_PAIRS or (num_pairs >= NUM_PAIRS and _is_narrow(_ratio(*sides))):
+                alone.append((yield _again(candidate, "once more: is the budget surely kept?")))
+                sides = sides[0], Side(candidate, sides[1].rounds, tuple(alone))
+                continue
+            number = f"pair {len(sides[0].rounds) + 1}"
+            a = yield _again(untuned, f"{number}: untuned")
+            b = yield _again(candidate, f"{number}: chosen")
+            sides = Side(untuned, (*sides[0].rounds, a)), Side(candidate, (*sides[1].rounds, b), tuple(alone))
+        room -= sum(len(side.all_rounds) for side in sides)
+        verdict = judge(*sides, slo, len(failures))
         if verdict.chosen_keeps:
             return verdict
-    if verdict is None:
-        raise ValueError("there is no candidate to confirm")
-    return verdict
+        failures.append(_failure(sides[1], slo))
+        following = next_candidate(history, failures, slo)
+        if following is None or following.knobs.is_untuned or room <= 2 * NUM_PAIRS:
+            return verdict
+        candidate = following
+
+
+def judge(untuned: Side, chosen: Side, slo: Slo, num_given_up: int = 0) -> Verdict:
+    """Compare the rounds, pair by pair; a pair with a failed half is left out."""
+    keeps = chosen.surely_keeps(slo) and not _has_failed(chosen, slo)
+    return Verdict(untuned, chosen, _ratio(untuned, chosen), keeps, untuned.keeps(slo), num_given_up)
+
+
+def _ratio(untuned: Side, chosen: Side) -> Ratio | None:
+    pairs = [
+        (b.figures.throughput_per_s, a.figures.throughput_per_s)
+        for a, b in zip(untuned.rounds, chosen.rounds, strict=True)
+        if a.figures and b.figures
+    ]
+    return paired_ratio([above for above, _ in pairs], [below for _, below in pairs])
+
+
+def _was_disturbed(measurement: Measurement, searched: Figures | None, slo: Slo) -> bool:
+    """Whether a broken budget comes with a throughput that the search has seen to be higher."""
+    figures = measurement.figures
+    if figures is None:
+        return True
+    is_slower = searched is not None and searched.throughput_per_s > DISTURBED * figures.throughput_per_s
+    return slo.worst_use(figures) > MARGIN and is_slower
+
+
+def _has_failed(chosen: Side, slo: Slo) -> bool:
+    """Whether more than half of the rounds break the budget, or two have no figures."""
+    uses = chosen.uses(slo)
+    return len(chosen.all_rounds) - len(uses) >= 2 or (bool(uses) and median_low(uses) > MARGIN)
+
+
+def _is_settled(untuned: Side, chosen: Side, slo: Slo, most: int) -> bool:
+    """Whether further pairs would not change the verdict, or there were as many of them as there may be."""
+    if len(chosen.rounds) < NUM_PAIRS:
+        return False
+    is_known = _is_narrow(_ratio(untuned, chosen)) or len(chosen.rounds) >= MAX_PAIRS
+    if is_known and chosen.surely_keeps(slo, MARGIN):
+        return True
+    return len(untuned.all_rounds) + len(chosen.all_rounds) + 2 > most
+
+
+def _is_narrow(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.high is not None and ratio.high / ratio.value - 1 <= RATIO_WIDTH
+
+
+def _failure(chosen: Side, slo: Slo) -> Failure:
+    uses = chosen.uses(slo)
+    if not uses:
+        return Failure(chosen.trial, math.inf, 0.0)
+    # One whose median is inside was given up because that was not sure: a lower load has to bring the mean down.
+    return Failure(chosen.trial, max(median(uses), sum(uses) / len(uses)), chosen.throughput_per_s or 0.0)
 
 
 def drift_note(search_history: Iterable[Measurement], verdict: Verdict) -> str | None:
@@ -149,17 +224,6 @@ def drift_note(search_history: Iterable[Measurement], verdict: Verdict) -> str |
     return f"the machine has changed between search and confirmation ({'; '.join(notes)}): run it again with --fresh"
 
 
-def judge(untuned: Side, chosen: Side, slo: Slo, num_given_up: int = 0) -> Verdict:
-    """Compare the rounds, pair by pair; a pair with a failed half is left out."""
-    pairs = [
-        (b.figures.throughput_per_s, a.figures.throughput_per_s)
-        for a, b in zip(untuned.rounds, chosen.rounds, strict=False)
-        if a.figures and b.figures
-    ]
-    ratio = paired_ratio([above for above, _ in pairs], [below for _, below in pairs])
-    return Verdict(untuned, chosen, ratio, chosen.keeps(slo), untuned.keeps(slo), num_given_up)
-
-
 @dataclass(frozen=True)
 class ConfirmStep:
     """Either the next trial or the verdict."""
@@ -170,10 +234,9 @@ class ConfirmStep:
 
 def next_confirmation(search_history: Sequence[Measurement], confirmed: Iterable[Measurement], slo: Slo) -> ConfirmStep:
     """A pure function of what was measured: in the confirmation the order counts, since the same is measured often."""
-    untuned, chosen = untuned_trial(search_history, slo), candidates(search_history, slo)
-    if untuned is None or not chosen:
+    if untuned_trial(search_history, slo) is None or next_candidate(search_history, (), slo) is None:
         return ConfirmStep(None, None)
-    plan = confirm(untuned, chosen, slo)
+    plan = confirm(search_history, slo)
     try:
         trial = next(plan)
         for measurement in confirmed:

@@ -11,6 +11,24 @@ from statistics import mean, stdev
 
 # Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom; the normal one beyond.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+# One-sided ones, for a bound.
+_T_95_ONE_SIDED = (
+    6.314,
+    2.920,
+    2.353,
+    2.132,
+    2.015,
+    1.943,
+    1.895,
+    1.860,
+    1.833,
+    1.812,
+    1.796,
+    1.782,
+    1.771,
+    1.761,
+    1.753,
+)
 METHOD = "mean of the log ratios of interleaved pairs, Student's t interval at 95%"
 
 
@@ -34,6 +52,21 @@ class Ratio:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
+def upper_bound(values: Sequence[float]) -> float:
+    """The upper 95% bound of the mean of which `values` are a sample, Student's t; infinite with fewer than two."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.inf
+    freedom = len(values) - 1
+    quantile = _T_95_ONE_SIDED[freedom - 1] if freedom <= len(_T_95_ONE_SIDED) else 1.645
+    return mean(values) + quantile * stdev(values) / math.sqrt(len(values))
+
+
+def is_mostly(num_yes: int, num_all: int) -> bool:
+    """Whether more than half of all further rounds would say yes, with 95% confidence (sign test): 5 of 5, 7 of 8."""
+    at_least = sum(math.comb(num_all, yes) for yes in range(num_yes, num_all + 1))
+    return num_all > 0 and at_least / 2**num_all <= 0.05
+
+
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio | None:
     """The ratio numerator / denominator over pairs; None without a pair."""
     logs = [math.log(above / below) for above, below in zip(numerators, denominators, strict=True)]
@@ -46,3 +79,24 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
     half = quantile * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half), len(logs))
+
+
+def independent_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio | None:
+    """The ratio of two samples that were not measured in turn, by Welch's interval; None where one is empty.
+
+    Without an interval where a sample has one value. `num_pairs` is the size of the smaller sample.
+    """
+    above, below = [math.log(value) for value in numerators], [math.log(value) for value in denominators]
+    if not above or not below:
+        return None
+    center, smaller = mean(above) - mean(below), min(len(above), len(below))
+    if smaller == 1:
+        return Ratio(math.exp(center), None, None, 1)
+    parts = [stdev(logs) ** 2 / len(logs) for logs in (above, below)]
+    if not sum(parts):
+        return Ratio(math.exp(center), math.exp(center), math.exp(center), smaller)
+    spread = parts[0] ** 2 / (len(above) - 1) + parts[1] ** 2 / (len(below) - 1)
+    freedom = max(1, math.floor(sum(parts) ** 2 / spread))
+    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    half = quantile * math.sqrt(sum(parts))
+    return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half), smaller)

@@ -5,12 +5,11 @@ one. That makes it a pure function of the history (a study resumes without any s
 a search asks for twice is answered from the history: nothing is measured twice.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pilot_perf.measures import Measurement, Trial
-
-Search = Generator[Trial, Measurement, Measurement | None]
+from pilot_perf.search.task import Search
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ Up to noise, throughput and latency both rise with concurrency, so
 
     1 .. kept .. ? .. broken ..           the answer lies in "?"; each measurement moves one border
 
+Upwards it goes by the factor that would just use up the budget if throughput stayed as it is (latency = concurrency /
+throughput): since throughput rises with the load, that is never far past the violation.
+
 A search is a generator: it yields the trial that it needs next and is sent the measurement. It holds no state
 beyond its frame, so the same history always leads to the same next trial.
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from pilot_perf.knobs import Knobs
@@ -20,10 +23,15 @@ from pilot_perf.slo import Slo
 MIN_GAIN = 0.02
 # A short window must keep the budget with this much to spare, because the next window will differ.
 GUARD = 0.95
-# Doublings in a row that bring no more throughput, before the load counts as saturated: a single window may have been
-# disturbed, and a configuration that is stopped there would be judged by it.
-FLAT_DOUBLINGS = 2
-# Bisection ends when the untried gap is narrower than this share of the load.
+# Throughput does not fall with the load by more than this, unless the window was disturbed.
+MAX_FALL = 0.07
+# By how much throughput between two loads may exceed a straight line.
+PROMISE_ERROR = 0.04
+# The most by which one step upwards multiplies the load.
+MAX_STEP = 8.0
+# Throughput that rises by at least this share of the load's rise has not begun to saturate.
+PROPORTIONAL = 0.7
+# The search of a load ends when the untried gap is narrower than this share of the load.
 FINE, COARSE = 0.08, 0.3
 
 Search = Generator[Trial, Measurement, "LoadResult"]
@@ -38,7 +46,7 @@ class LoadResult:
 
 
 @dataclass
-class _Borders:
+class Borders:
     """What is known of one configuration: the two borders, and the best of all that kept the budget.
 
     The best need not be the upper kept border: past saturation noise decides which of two loads gives more.
@@ -47,6 +55,7 @@ class _Borders:
     best: Measurement | None = None
     best_per_s: float = 0.0
     kept_load: int = 0
+    kept_per_s: float = 0.0
     use_at_kept: float = 0.0
     broken_load: int | None = None
     broken_per_s: float = math.inf
@@ -60,49 +69,106 @@ class _Borders:
                 self.broken_per_s = figures.throughput_per_s
             return
         if load > self.kept_load:
-            self.kept_load, self.use_at_kept = load, use
+            self.kept_load, self.use_at_kept, self.kept_per_s = load, use, figures.throughput_per_s
         if figures.throughput_per_s > self.best_per_s:
             self.best, self.best_per_s = measurement, figures.throughput_per_s
 
-    def next_between(self, broken_load: int) -> int:
+    def promise_per_s(self) -> float:
+        """Throughput where a straight line between the borders uses up the guarded budget; infinite if not known."""
+        if self.broken_load is None or not self.kept_load:
+            return math.inf
+        share = (GUARD - self.use_at_kept) / max(self.use_at_broken - self.use_at_kept, 1e-9)
+        return self.kept_per_s + min(share, 1.0) * max(self.broken_per_s - self.kept_per_s, 0.0)
+
+    def next_up(self, tolerance: float, rise: float | None) -> int:
+        """The load that would use up the guarded budget if throughput stayed; the kept one itself where that is near.
+
+        `rise` is the share by which throughput followed the load in the last step: near 1 nothing was waiting yet, and
+        the load is doubled. None: not known, so a small step is tried.
+        """
+        load = math.floor(self.kept_load * min(GUARD / max(self.use_at_kept, 1e-9), MAX_STEP))
+        if rise is not None and rise > PROPORTIONAL:
+            return max(load, 2 * self.kept_load)
+        if load > (1 + tolerance) * self.kept_load:
+            return load
+        is_small_step_worth_it = rise is None and (tolerance < COARSE or self.kept_load == 1)
+        return (
+            self.kept_load + max(1, math.ceil(tolerance * self.kept_load)) if is_small_step_worth_it else self.kept_load
+        )
+
+    def next_between(self, broken_load: int, full: int) -> int:
         """The load at which a straight line between the borders uses up the guarded budget.
 
-        Kept off the borders themselves by a fifth of the gap, so that a bent line cannot make it creep.
+        Kept off the borders themselves by a fifth of the gap, so that a bent line cannot make it creep; where a
+        multiple of `full`, the load that fills all batches, lies between them, the nearest one.
         """
+        gap = broken_load - self.kept_load
         share = (GUARD - 0.01 - self.use_at_kept) / max(self.use_at_broken - self.use_at_kept, 1e-9)
-        inside = min(max(share, 0.2), 0.8)
-        between = round(self.kept_load + inside * (broken_load - self.kept_load))
+        between = round(self.kept_load + min(max(share, 0.2), 0.8) * gap)
+        if full > 1:
+            filled = round(between / full) * full
+            if self.kept_load < filled < broken_load:
+                return filled
         return min(max(between, self.kept_load + 1), broken_load - 1)
 
 
 def climb(
-    knobs: Knobs, slo: Slo, max_concurrency: int, *, start: int = 1, tolerance: float = FINE, to_beat: float = 0.0
+    knobs: Knobs,
+    slo: Slo,
+    max_concurrency: int,
+    *,
+    start: int = 1,
+    tolerance: float = FINE,
+    to_beat: float = 0.0,
+    known: Iterable[Measurement] = (),
 ) -> Search:
-    """Find the best load of `knobs`; gives up as soon as it cannot exceed `to_beat` requests/s."""
-    borders, num_flat = _Borders(), 0
+    """Find the best load of `knobs`; gives up as soon as it cannot exceed `to_beat` requests/s.
+
+    `known` are earlier measurements of the same configuration.
+    """
+    borders, full, num_flat = Borders(), full_load(knobs), 0
+    gain: float | None = None
+    rise: float | None = None
+    for earlier in known:
+        if earlier.figures is not None:
+            borders.note(earlier, earlier.figures, slo)
     concurrency, reason = min(start, max_concurrency), "the first load"
     while True:
-        measurement = yield Trial(knobs, concurrency, reason)
-        if measurement.figures is None:
-            return LoadResult(borders.best, f"{measurement.status}: {measurement.problem}")
-        before_per_s = borders.best_per_s
-        borders.note(measurement, measurement.figures, slo)
+        if concurrency != borders.kept_load:
+            measurement = yield Trial(knobs, concurrency, reason)
+            if measurement.figures is None:
+                return LoadResult(borders.best, f"{measurement.status}: {measurement.problem}")
+            before_load, before_per_s = borders.kept_load, borders.kept_per_s
+            borders.note(measurement, measurement.figures, slo)
+            if before_load and concurrency > before_load:
+                gain = measurement.figures.throughput_per_s / before_per_s - 1
+                rise = math.log1p(gain) / math.log(concurrency / before_load)
         kept, broken = borders.kept_load, borders.broken_load
         if broken is None:
-            if concurrency == max_concurrency:
+            if kept == max_concurrency:
                 return LoadResult(borders.best, "the highest load that was allowed keeps the budget")
-            is_flat = before_per_s and borders.best_per_s <= before_per_s * (1 + MIN_GAIN)
-            num_flat = num_flat + 1 if is_flat else 0
-            if num_flat == FLAT_DOUBLINGS:
+            num_flat = num_flat + 1 if gain is not None and gain <= MIN_GAIN else 0
+            # A fall was a disturbed window, which says nothing of saturation; two in a row are believed.
+            if num_flat == 2 or (num_flat and gain is not None and gain >= -MAX_FALL):
                 return LoadResult(borders.best, "throughput no longer rises with the load")
-            concurrency, reason = min(2 * concurrency, max_concurrency), "doubled: the budget was kept"
+            concurrency, reason = min(borders.next_up(tolerance, rise), max_concurrency), "higher: the budget was kept"
+            if concurrency == kept:
+                return LoadResult(borders.best, f"{borders.use_at_kept:.0%} of the budget is used")
             continue
         # Throughput rises with the load, so nothing below the broken border exceeds what was measured there.
         if borders.broken_per_s <= max(to_beat, borders.best_per_s) * (1 + MIN_GAIN):
             return LoadResult(borders.best, "throughput is flat up to the load that breaks the budget")
+        if max(borders.promise_per_s(), borders.best_per_s) * (1 + PROMISE_ERROR) <= to_beat:
+            return LoadResult(borders.best, "what lies between the loads that were measured promises too little")
         if broken == 1:
             return LoadResult(None, "a single request at a time breaks the budget")
         if broken - kept <= max(1, tolerance * broken):
             return LoadResult(borders.best, f"the budget breaks between {kept} and {broken} in flight")
-        concurrency = borders.next_between(broken)
+        concurrency = borders.next_between(broken, full)
         reason = f"{broken} breaks the budget, {kept} keeps it" if kept else f"{broken} breaks the budget"
+
+
+def full_load(knobs: Knobs) -> int:
+    """The load that fills the batches of all instances once; throughput peaks at its multiples. 1: no batches."""
+    max_batch = knobs.max_batch or 1
+    return max_batch * (knobs.instances or 1) if max_batch > 1 else 1

@@ -1,50 +1,73 @@
 """Across configurations: most are discarded by one measurement, and most are never measured.
 
-The certificate. In a closed loop, mean latency = concurrency / throughput. Let the best so far give X requests/s
-and let the budget hold the mean latency below L. Measure a new configuration once, at c = ceil(X x L) in flight:
+The certificate. In a closed loop, mean latency = concurrency / throughput - the client's own time. Let the best so far
+give X requests/s and let the budget hold the mean latency below L. Measure a new configuration once, at
+c = ceil(X x (L + the client's time)) in flight:
 
     throughput(c) <= X   =>   below c it is not above X (it rises with the load), and
-                              above c the mean is above c / X >= L: no load of it beats X inside the budget
+                              above c the mean is above L: no load of it beats X inside the budget
 
-It needs the mean to be within the budgeted percentile, which is checked on the measurement itself.
+It needs the mean to be within the budgeted percentile, which is checked on the measurement itself. Three departures
+from the pure certificate, each against something that costs real searches their best answer:
 
-The order. From a starting point, all configurations that differ in one knob, moving to each that is better; when none
-is, a model that adds up what each level of each knob did to throughput ranks the rest, until several in a row are
-discarded. The winner's load is then found finely.
+    c is lower by the square root of the best's own percentile / mean: at c itself hardly anything keeps a percentile
+    c is the next lower multiple of a full batch where one is near: between two multiples throughput dips
+    what lies far below what the model expects is measured once more, one request beside: a disturbed window
+
+The order. A model of the space (surrogate.py) says which untried configuration is expected to gain most. When none is
+worth a measurement, the load of the best is found finely, and that of the others as far as they may still beat it.
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Measurement, Point, Trial
-from pilot_perf.search.load import COARSE, FINE, MIN_GAIN, LoadResult, climb
-from pilot_perf.search.space import Space
-from pilot_perf.slo import Slo
+from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.search.load import COARSE, MIN_GAIN, Borders, LoadResult, climb, full_load
+from pilot_perf.search.surrogate import Surrogate
+from pilot_perf.search.task import Search, SearchTask
 
-# Configurations in a row that the model ranks first and the certificate discards, before the search ends.
-PATIENCE = 8
 # Measurements kept back for the winner's own load.
 RESERVE = 5
+# The exploration ends when no configuration is expected to gain this share of throughput.
+MIN_EXPECTED_GAIN = 1e-4
+# The untuned configuration is what everything is compared with, so its load is found more finely than others at first.
+UNTUNED_TOLERANCE = 0.15
+# A probe that is so many times below what the model expects is doubted.
+DOUBTED = 1.1
+# A multiple of the full batches is probed instead of a load that is at most this much higher.
+SNAP = 0.75
 
 
 @dataclass
 class _Progress:
     """What the search has learnt. It lives inside the generator only."""
 
+    task: SearchTask
     best: Measurement | None = None
-    # The highest throughput seen of each configuration, kept or broken budget alike: what the model learns from.
-    seen: dict[Knobs, float] = field(default_factory=dict)
     tried: set[Knobs] = field(default_factory=set)
-    points: set[Point] = field(default_factory=set)
+    # What is known of each configuration: its throughput within the budget, else what bounds it.
+    worth: dict[Knobs, float] = field(default_factory=dict)
+    made: dict[tuple[Knobs, int], Measurement] = field(default_factory=dict)
+    # Windows that a second one beside has shown to be disturbed: nothing is concluded from them.
+    disturbed: set[tuple[Knobs, int]] = field(default_factory=set)
 
     @property
     def throughput(self) -> float:
         return self.best.figures.throughput_per_s if self.best and self.best.figures else 0.0
+
+    def of(self, knobs: Knobs) -> list[Measurement]:
+        return [m for point, m in self.made.items() if point[0] == knobs and point not in self.disturbed]
+
+    def borders(self, knobs: Knobs) -> Borders:
+        borders = Borders()
+        for measurement in self.of(knobs):
+            if measurement.figures is not None:
+                borders.note(measurement, measurement.figures, self.task.slo)
+        return borders
 
     def offer(self, result: LoadResult) -> bool:
         """Take `result` if it beats the best; whether it did."""
@@ -56,136 +79,157 @@ class _Progress:
 
     def note(self, measurement: Measurement) -> None:
         knobs = measurement.trial.knobs
-        self.points.add(measurement.trial.point)
-        if measurement.figures is not None:
-            self.seen[knobs] = max(self.seen.get(knobs, 0.0), measurement.figures.throughput_per_s)
+        self.made[knobs, measurement.trial.concurrency] = measurement
+        self.tried.add(knobs)
+        borders = self.borders(knobs)
+        if worth := borders.best_per_s or (borders.broken_per_s if borders.broken_load else 0.0):
+            self.worth[knobs] = worth
+            if knobs.is_untuned and self.task.same_as_untuned is not None:
+                self.worth[self.task.same_as_untuned] = worth
 
 
-def quick(
-    space: Space, slo: Slo, cpus: int, max_measurements: int, same_as_untuned: Knobs | None = None
-) -> Generator[Trial, Measurement, Measurement | None]:
-    """The whole search, the untuned configuration first. Returns the measurement of the winner.
-
-    It spares RESERVE of `max_measurements` for finding the winner's load finely; the caller stops it at the limit.
-    `same_as_untuned` is the configuration of the space that serves exactly as the installed one: it is not measured
-    a second time.
-    """
-    progress = _Progress()
-    untuned = yield from _watched(climb(UNTUNED, slo, space.max_concurrency), progress)
-    progress.offer(untuned)
+def quick(task: SearchTask) -> Search:
+    """The whole search, the untuned configuration first. Returns the measurement of the winner."""
+    progress = _Progress(task)
+    if task.same_as_untuned is not None:
+        progress.tried.add(task.same_as_untuned)
+    untuned = climb(UNTUNED, task.slo, task.space.max_concurrency, tolerance=UNTUNED_TOLERANCE)
+    progress.offer((yield from _noted(untuned, progress)))
+    configurations = task.space.configurations()
+    surrogate = Surrogate(configurations, task.cpus)
     progress.tried.add(UNTUNED)
-    if same_as_untuned is not None:
-        progress.tried.add(same_as_untuned)
-        if UNTUNED in progress.seen:
-            progress.seen[same_as_untuned] = progress.seen[UNTUNED]
-    here = space.start(cpus)
-    if here not in progress.tried:
-        yield from _try(here, space, slo, progress)
-    to_explore = max_measurements - RESERVE
-    moved = True
-    while moved:
-        moved = False
-        for near in space.neighbours(here):
-            if len(progress.points) >= to_explore:
-                break
-            if near not in progress.tried and (yield from _try(near, space, slo, progress)):
-                here, moved = near, True
-                break
-    yield from _try_ranked(space, slo, progress, to_explore)
+    while len(progress.made) < task.max_measurements - RESERVE:
+        untried = [knobs for knobs in configurations if knobs not in progress.tried]
+        choice = _most_promising(untried, surrogate, progress)
+        if choice is None:
+            break
+        yield from _try(*choice, progress)
+    yield from _refine(progress)
     if progress.best is not None:
-        fine = climb(
-            progress.best.trial.knobs, slo, space.max_concurrency, start=progress.best.trial.concurrency, tolerance=FINE
-        )
-        progress.offer((yield from _watched(fine, progress)))
-        yield from _draw(progress.best.trial, progress, max_measurements)
+        yield from _draw(progress.best.trial, progress)
     return progress.best
 
 
-def _try(knobs: Knobs, space: Space, slo: Slo, progress: _Progress) -> Generator[Trial, Measurement, bool]:
+def _most_promising(
+    untried: list[Knobs], surrogate: Surrogate, progress: _Progress
+) -> tuple[Knobs, float | None] | None:
+    """What to try next, and the throughput that is expected of it (None: unknown); None: nothing is worth it."""
+    if not untried:
+        return None
+    logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items() if surrogate.knows(knobs)}
+    prediction = surrogate.predict(logs, untried)
+    if not logs or progress.best is None:
+        return untried[int(np.argmax(prediction.mean))], None
+    gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
+    place = int(np.argmax(gain))
+    if gain[place] < MIN_EXPECTED_GAIN:
+        return None
+    return untried[place], math.exp(prediction.mean[place])
+
+
+def _try(knobs: Knobs, expected_per_s: float | None, progress: _Progress) -> Generator[Trial, Measurement, None]:
     """Probe one configuration at the certificate's load, and find its best load only if it can win."""
+    task, to_beat = progress.task, progress.throughput * (1 + MIN_GAIN)
     progress.tried.add(knobs)
-    limit_ms = slo.mean_limit_ms
-    probe = 1
-    if progress.throughput and math.isfinite(limit_ms):
-        probe = min(math.ceil(progress.throughput * limit_ms / 1000.0), space.max_concurrency)
-    first = yield Trial(knobs, probe, "can it beat the best inside the budget?")
-    progress.note(first)
-    if first.figures is None:
+    load = _probe_load(knobs, progress)
+    probe = yield Trial(knobs, load, "can it beat the best inside the budget?")
+    progress.note(probe)
+    if probe.figures is None:
+        return
+    rate = probe.figures.throughput_per_s
+    if expected_per_s is not None and rate <= to_beat < expected_per_s and DOUBTED * rate < expected_per_s:
+        beside = load + 1 if load < task.space.max_concurrency else load - 1
+        if beside >= 1:
+            again = yield Trial(knobs, beside, "far below what was expected: once more")
+            progress.note(again)
+            if again.figures is not None and again.figures.throughput_per_s > DOUBTED * rate:
+                progress.disturbed.add((knobs, load))
+                probe, rate = again, again.figures.throughput_per_s
+    if rate <= to_beat and _bounds_mean(probe.figures, progress):
+        return
+    search = climb(
+        knobs,
+        task.slo,
+        task.space.max_concurrency,
+        start=probe.trial.concurrency,
+        tolerance=COARSE,
+        to_beat=progress.throughput,
+        known=progress.of(knobs),
+    )
+    progress.offer((yield from _noted(search, progress)))
+
+
+def _probe_load(knobs: Knobs, progress: _Progress) -> int:
+    """The certificate's load, with the departures above; the best's own load where no budget bounds the mean."""
+    best, slo, most = progress.best, progress.task.slo, progress.task.space.max_concurrency
+    if best is None or best.figures is None:
+        return 1
+    if not slo.bounding:
+        return best.trial.concurrency
+    figures, in_flight = best.figures, best.trial.concurrency
+    away_ms = max(0.0, 1000.0 * in_flight / figures.throughput_per_s - figures.latency_ms["avg"])
+    tail = max(1.0, max((budget.value(figures) or 0.0) / figures.latency_ms["avg"] for budget in slo.bounding))
+    load = math.ceil(figures.throughput_per_s * (slo.mean_limit_ms / math.sqrt(tail) + away_ms) / 1000.0)
+    full = full_load(knobs)
+    filled = load // full * full
+    return min(filled if full > 1 and filled >= SNAP * load else load, most)
+
+
+def _bounds_mean(figures: Figures | None, progress: _Progress) -> bool:
+    """Whether the budgeted percentiles are not below the mean, as the certificate needs; a matter of course mostly."""
+    if figures is None:
         return False
-    mean_ms = first.figures.latency_ms["avg"]
-    percentile_bounds_mean = all(mean_ms <= (budget.value(first.figures) or 0.0) * 1.01 for budget in slo.bounding)
-    if percentile_bounds_mean and first.figures.throughput_per_s <= progress.throughput * (1 + MIN_GAIN):
-        return False
-    search = climb(knobs, slo, space.max_concurrency, start=probe, tolerance=COARSE, to_beat=progress.throughput)
-    result = yield from _watched(search, progress)
-    return progress.offer(result)
+    mean_ms = figures.latency_ms["avg"]
+    return all(mean_ms <= (budget.value(figures) or 0.0) * 1.01 for budget in progress.task.slo.bounding)
 
 
-def _try_ranked(space: Space, slo: Slo, progress: _Progress, to_explore: int) -> Generator[Trial, Measurement, None]:
-    discarded = 0
-    while discarded < PATIENCE and len(progress.points) < to_explore:
-        untried = [knobs for knobs in space.configurations() if knobs not in progress.tried]
-        if not untried:
-            return
-        better = yield from _try(rank(progress.seen, untried)[0], space, slo, progress)
-        discarded = 0 if better else discarded + 1
+def _refine(progress: _Progress) -> Generator[Trial, Measurement, None]:
+    """Find the load of the best configuration finely, then of those whose untried loads promise more than it."""
+    task, refined = progress.task, set[Knobs]()
+    while progress.best is not None and len(progress.made) < task.max_measurements:
+        knobs = progress.best.trial.knobs
+        is_best = knobs not in refined
+        if not is_best:
+            promises = {
+                other: borders.promise_per_s()
+                for other in progress.worth
+                if other not in refined and (borders := progress.borders(other)).kept_load and borders.broken_load
+            }
+            knobs = max(promises, key=lambda other: promises[other], default=knobs)
+            if promises.get(knobs, 0.0) <= progress.throughput * (1 + MIN_GAIN):
+                return
+        refined.add(knobs)
+        fine = climb(
+            knobs,
+            task.slo,
+            task.space.max_concurrency,
+            start=progress.borders(knobs).kept_load,
+            to_beat=0.0 if is_best else progress.throughput,
+            known=progress.of(knobs),
+        )
+        progress.offer((yield from _noted(fine, progress)))
 
 
-def _draw(winner: Trial, progress: _Progress, max_measurements: int) -> Generator[Trial, Measurement, None]:
+def _draw(winner: Trial, progress: _Progress) -> Generator[Trial, Measurement, None]:
     """Measure the winner below its load too, as far as measurements are left: a person wants to see its curve."""
     for load in (winner.concurrency // 2, winner.concurrency // 4, 1):
-        trial = Trial(winner.knobs, load, "for the winner's curve")
-        if load >= 1 and trial.point not in progress.points and len(progress.points) < max_measurements:
-            progress.note((yield trial))
+        is_new = load >= 1 and (winner.knobs, load) not in progress.made
+        if is_new and len(progress.made) < progress.task.max_measurements:
+            progress.note((yield Trial(winner.knobs, load, "for the winner's curve")))
 
 
-def _watched(
+def _noted(
     search: Generator[Trial, Measurement, LoadResult], progress: _Progress
 ) -> Generator[Trial, Measurement, LoadResult]:
-    """Pass `search` on, and note every measurement."""
-    trial = next(search)
-    while True:
-        measurement = yield trial
-        progress.note(measurement)
-        try:
+    """Pass `search` on; note every measurement, and answer what was measured before."""
+    try:
+        trial = next(search)
+        while True:
+            measurement = progress.made.get((trial.knobs, trial.concurrency))
+            if measurement is None:
+                measurement = yield trial
+                progress.note(measurement)
             trial = search.send(measurement)
-        except StopIteration as stop:
-            result: LoadResult = stop.value
-            return result
-
-
-def rank(seen: dict[Knobs, float], untried: Iterable[Knobs]) -> list[Knobs]:
-    """`untried` by the throughput that an additive model of log throughput predicts, highest first.
-
-    Ridge regression on one indicator per level of each knob: with few measurements it leans to the mean.
-    """
-    rows = [
-        (knobs, math.log(throughput)) for knobs, throughput in seen.items() if throughput > 0 and not knobs.is_untuned
-    ]
-    candidates = list(untried)
-    if not rows:
-        return candidates
-    levels = sorted(
-        {level for knobs in [*candidates, *(knobs for knobs, _ in rows)] for level in _levels(knobs)}, key=repr
-    )
-    column = {level: index for index, level in enumerate(levels)}
-
-    def indicators(knobs: Knobs) -> np.ndarray[Any, Any]:
-        vector = np.zeros(len(levels))
-        vector[[column[level] for level in _levels(knobs)]] = 1.0
-        return vector
-
-    design = np.stack([indicators(knobs) for knobs, _ in rows])
-    target = np.array([value for _, value in rows])
-    ridge = 0.1 * np.eye(len(levels))
-    weights = np.linalg.solve(design.T @ design + ridge, design.T @ (target - target.mean()))
-    return sorted(candidates, key=lambda knobs: -float(indicators(knobs) @ weights))
-
-
-def _levels(knobs: Knobs) -> list[tuple[str, object]]:
-    return [
-        ("precision", knobs.precision),
-        ("layout", (knobs.instances, knobs.intra_op_threads)),
-        ("max_batch", knobs.max_batch),
-        ("delay", knobs.queue_delay_us),
-    ]
+    except StopIteration as stop:
+        result: LoadResult = stop.value
+        return result

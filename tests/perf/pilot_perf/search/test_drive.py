@@ -1,8 +1,9 @@
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement
-from pilot_perf.search.drive import Search, next_trial
+from pilot_perf.search.drive import next_trial
 from pilot_perf.search.quick import quick
 from pilot_perf.search.space import Space
+from pilot_perf.search.task import Search, SearchTask
 from pilot_perf.simulator import SimulatedModel
 from pilot_perf.slo import parse_slo
 
@@ -11,7 +12,7 @@ MODEL = SimulatedModel(4.0, 1.0, {"int8": 0.6}, 0.4, cores=2, window_noise=0.02,
 
 
 def search() -> Search:
-    return quick(SPACE, parse_slo(["p95:60"]), 2, 60)
+    return quick(SearchTask(SPACE, parse_slo(["p95:60"]), 2, 60))
 
 
 def measured(num: int) -> list[Measurement]:

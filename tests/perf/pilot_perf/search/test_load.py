@@ -55,10 +55,19 @@ def test_the_knee_is_found_within_the_tolerance(knee: int) -> None:
     assert len(loads) == len(set(loads)) <= 18
 
 
-def test_it_goes_up_by_doubling_and_never_far_past_the_violation() -> None:
-    _, loads = run(lambda load: (10.0 * load, 2.0 * load))
-    assert loads[:6] == [1, 2, 4, 8, 16, 32]
-    assert max(loads) == 64
+def test_it_goes_up_fast_and_never_far_past_the_violation() -> None:
+    """47 in flight keep the guarded budget: by doubling alone that takes 7 loads, before the bisection."""
+    result, loads = run(lambda load: (10.0 * load, 2.0 * load))
+    assert 44 <= best_load(result) <= 47
+    assert max(loads) <= 2 * 47
+    assert len(loads) <= 7
+
+
+def test_a_load_that_waits_for_nothing_yet_is_doubled_even_close_to_the_budget() -> None:
+    """Latency is 90% of the budget from the first request on, and stays so until 16 are served at once."""
+    result, loads = run(saturating(16 / 0.09, alone_ms=90.0))
+    assert loads[:5] == [1, 2, 4, 8, 16]
+    assert best_load(result) == 16
 
 
 def test_it_also_looks_between_the_first_two_points() -> None:
@@ -69,8 +78,8 @@ def test_it_also_looks_between_the_first_two_points() -> None:
 
 def test_saturation_ends_the_climb_before_the_budget_does() -> None:
     result, loads = run(saturating(200, alone_ms=10.0))
-    assert loads == [1, 2, 4, 8]
-    assert best_load(result) in (2, 4, 8)
+    assert loads == [1, 8, 18]
+    assert best_load(result) == 8
     assert result.why == "throughput no longer rises with the load"
 
 

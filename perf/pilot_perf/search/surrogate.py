@@ -1,0 +1,123 @@
+"""What the configurations that were measured say about the others: a Gaussian process over log throughput.
+
+Two configurations are alike as far as their levels are near in each knob. The covariance adds up three parts: what each
+knob does alone, what each pair of knobs does together, and what all do together.
+
+    k(a, b) = ALONE x mean over knobs of s + PAIRS x mean over pairs of s x s + ALL x product of s,
+    s = exp(-(distance in levels)^2 / 2 LENGTH^2) of one knob; 0 or 1 where its levels are names
+
+It starts from what is known of servers in general (`expectation`), so that the first steps are sensible; thirty
+measurements outweigh it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pilot_perf.knobs import Knobs
+
+ALONE, PAIRS, ALL = 0.55, 0.3, 0.15
+LENGTH = 1.6
+# Sigma of the log of one short window's throughput.
+NOISE = 0.04
+# Sigma of the process before anything was measured, and the least that it is taken for afterwards.
+USUAL_SCALE, LEAST_SCALE = 0.5, 0.25
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of log throughput, for each configuration that was asked about."""
+
+    mean: Array
+    sigma: Array
+
+    def gain(self, best: float) -> Array:
+        """The expected improvement over `best`, a log throughput; about a share of the throughput."""
+        z = (self.mean - best) / self.sigma
+        density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        below = np.array([0.5 * (1.0 + math.erf(value / math.sqrt(2))) for value in z])
+        return np.asarray((self.mean - best) * below + self.sigma * density)
+
+
+class Surrogate:
+    """Predicts over the configurations of one space."""
+
+    def __init__(self, configurations: Sequence[Knobs], cpus: int) -> None:
+        self._index = {knobs: place for place, knobs in enumerate(configurations)}
+        self._expected = np.array([expectation(knobs, cpus) for knobs in configurations])
+        features = [_features(knobs) for knobs in configurations]
+        # Of each knob that varies: the place of each configuration's level, and how alike two levels are.
+        self._knobs: list[tuple[Array, Array]] = []
+        for name in sorted({name for feature in features for name in feature}):
+            values = [feature.get(name) for feature in features]
+            levels = sorted(set(values), key=lambda level: (level is not None, level))
+            if len(levels) > 1:
+                places = {level: place for place, level in enumerate(levels)}
+                is_named = any(isinstance(level, str) for level in levels)
+                self._knobs.append((np.array([places[value] for value in values]), _alike(len(levels), is_named)))
+
+    def knows(self, knobs: Knobs) -> bool:
+        return knobs in self._index
+
+    def predict(self, log_throughput: Mapping[Knobs, float], of: Sequence[Knobs]) -> Prediction:
+        """For the configurations `of`, from those of the space that were measured; from none only the expectation."""
+        seen = [(self._index[knobs], value) for knobs, value in log_throughput.items() if knobs in self._index]
+        asked = np.array([self._index[knobs] for knobs in of])
+        if not seen:
+            return Prediction(self._expected[asked], np.full(len(of), USUAL_SCALE))
+        rows, values = np.array([place for place, _ in seen]), np.array([value for _, value in seen])
+        inverse, level, weighted, scale2 = self._fit(rows, values)
+        cross = self._covariance(asked, rows)
+        left = 1.0 - np.einsum("ij,ij->i", cross @ inverse, cross)
+        return Prediction(self._expected[asked] + level + cross @ weighted, np.sqrt(np.maximum(left, 1e-6) * scale2))
+
+    def _fit(self, rows: Array, values: Array) -> tuple[Array, float, Array, float]:
+        """The inverse covariance of what was seen, the level of its residuals, their weights, the squared scale."""
+        residual = values - self._expected[rows]
+        noise = (NOISE / USUAL_SCALE) ** 2 * np.eye(len(rows))
+        inverse = np.linalg.inv(self._covariance(rows, rows) + noise)
+        level = float(inverse.sum(axis=0) @ residual / inverse.sum())
+        weighted = inverse @ (residual - level)
+        # The scale that makes what was seen most likely, with two pseudo-observations of the usual one.
+        scale2 = (float((residual - level) @ weighted) + 2 * USUAL_SCALE**2) / (len(rows) + 2)
+        return inverse, level, weighted, max(scale2, LEAST_SCALE**2)
+
+    def _covariance(self, a: Array, b: Array) -> Array:
+        alike = [matrix[np.ix_(places[a], places[b])] for places, matrix in self._knobs]
+        if not alike:
+            return np.ones((len(a), len(b)))
+        everything = np.prod(alike, axis=0)
+        pairs = np.mean([x * y for x, y in combinations(alike, 2)], axis=0) if len(alike) > 1 else everything
+        return np.asarray(ALONE * np.mean(alike, axis=0) + PAIRS * pairs + ALL * everything)
+
+
+def expectation(knobs: Knobs, cpus: int) -> float:
+    """What one would guess of log throughput before any measurement, up to a constant."""
+    if knobs.members:
+        return sum(expectation(member, cpus) for _, member in knobs.members) / len(knobs.members)
+    busy = (knobs.instances or 1) * (knobs.intra_op_threads or 1)
+    used = 0.5 * math.log2(min(busy, cpus)) - 0.3 * math.log2(max(busy / cpus, 1))
+    batch = 0.1 * math.log2((knobs.max_batch or 1) * (knobs.max_num_seqs or 1))
+    delay = -0.03 * math.log10(1 + (knobs.queue_delay_us or 0))
+    return used + batch + delay + (0.15 if knobs.precision not in (None, "fp32") else 0.0)
+
+
+def _features(knobs: Knobs) -> dict[str, Any]:
+    """The knobs that are set, those of an ensemble's members beside its own."""
+    own = {name: value for name, value in knobs.as_dict().items() if name != "members" and value is not None}
+    for member, inner in knobs.members:
+        own |= {f"{member}.{name}": value for name, value in _features(inner).items()}
+    return own
+
+
+def _alike(num_levels: int, is_named: bool) -> Array:
+    if is_named:
+        return np.eye(num_levels)
+    places = np.arange(num_levels)
+    return np.asarray(np.exp(-0.5 * ((places[:, None] - places[None, :]) / LENGTH) ** 2))

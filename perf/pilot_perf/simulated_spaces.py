@@ -1,0 +1,110 @@
+"""Random search problems with a known answer: a simulated model, a space, a budget, and what is best there.
+
+The machines have 2 to 8 cores, the spaces 104 to 468 configurations beside the load; the constants cover models where a
+batch pays and where it does not, precisions that help and that harm, narrow and wide tails, and budgets from hardly
+above a single request's time to many times it.
+"""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Figures, Trial
+from pilot_perf.search.space import Space
+from pilot_perf.simulator import SimulatedModel
+from pilot_perf.slo import Slo, parse_slo
+
+# Requests of a measurement that counts as the truth.
+TRUE_REQUESTS = 1500
+GLANCE_REQUESTS = 300
+# The gap, as a share of the load, within which the true best load is found.
+TRUE_TOLERANCE = 0.03
+
+
+@dataclass
+class Case:
+    """One problem. The truth is the model without noise between measurements; each of it is computed once."""
+
+    model: SimulatedModel
+    space: Space
+    slo: Slo
+    _true: dict[tuple[Knobs, int], Figures] = field(default_factory=dict)
+
+    def true_figures(self, knobs: Knobs, concurrency: int) -> Figures:
+        if (knobs, concurrency) not in self._true:
+            figures = self.model.quiet.measure(Trial(knobs, concurrency), TRUE_REQUESTS).figures
+            if figures is None:
+                raise ValueError(f"the simulator did not measure {knobs}; {concurrency} in flight")
+            self._true[knobs, concurrency] = figures
+        return self._true[knobs, concurrency]
+
+    def true_use(self, knobs: Knobs, concurrency: int) -> float:
+        return self.slo.worst_use(self.true_figures(knobs, concurrency))
+
+    def optimum_per_s(self) -> float:
+        """The most requests/s of any configuration within the budget; 0 where nothing keeps it.
+
+        What the certificate excludes (with a margin, for batches that a load does not fill) is not looked at further.
+        """
+        configurations = self.space.configurations()
+        best_per_s = self._best_per_s(configurations[0])
+        glance = {knobs: self._glance_per_s(knobs, best_per_s) for knobs in configurations}
+        for knobs in sorted(configurations, key=lambda knobs: -glance[knobs]):
+            if self._glance_per_s(knobs, best_per_s) > 0.9 * best_per_s:
+                best_per_s = max(best_per_s, self._best_per_s(knobs))
+        return best_per_s
+
+    def _glance_per_s(self, knobs: Knobs, best_per_s: float) -> float:
+        """Throughput at the certificate's load, from a short measurement."""
+        load = min(math.ceil(best_per_s * self.slo.mean_limit_ms / 1000) or 1, self.space.max_concurrency)
+        figures = self.model.quiet.measure(Trial(knobs, load), GLANCE_REQUESTS).figures
+        return 0.0 if figures is None else figures.throughput_per_s
+
+    def _best_per_s(self, knobs: Knobs) -> float:
+        kept, broken = 0, self.space.max_concurrency + 1
+        while broken - kept > max(1, TRUE_TOLERANCE * kept):
+            load = min(2 * kept or 1, (kept + broken) // 2)
+            if self.true_use(knobs, load) <= 1:
+                kept = load
+            else:
+                broken = load
+        full = (knobs.max_batch or 1) * (knobs.instances or 1)
+        loads = {kept, *range(full, kept, full)} - {0}
+        return max(
+            (self.true_figures(knobs, c).throughput_per_s for c in loads if self.true_use(knobs, c) <= 1), default=0.0
+        )
+
+
+def random_case(seed: int) -> Case:
+    rng = random.Random(seed)
+    cores = rng.choice((2, 2, 4, 8))
+    model = SimulatedModel(
+        fixed_ms=10 ** rng.uniform(-0.3, 1.0),
+        per_row_ms=10 ** rng.uniform(-0.8, 1.0),
+        precision_factor={"int8": rng.uniform(0.4, 1.15), "fp16": rng.uniform(0.6, 1.3)},
+        serial_share=rng.uniform(0.1, 0.7),
+        cores=cores,
+        interference=rng.choice([0.0, 0.05, 0.2]),
+        client_ms=rng.uniform(0.2, 1.5),
+        batch_jitter=rng.choice([0.03, 0.1, 0.25]),
+        cache_rows=rng.choice([4, 8, 16, 64]),
+        spill_factor=rng.uniform(1.0, 2.0),
+        window_noise=0.03,
+        drift=0.03,
+        disturbed_share=0.05,
+        untuned=Knobs("fp32", 1, cores, 1, 0),
+        seed=rng.randrange(10**6),
+    )
+    alone_ms = model.fixed_ms + model.per_row_ms + 1
+    return Case(
+        model,
+        Space(
+            precisions=("fp32", "int8", "fp16")[: rng.choice((2, 3))],
+            instances=(1, 2, 4)[: 2 if cores == 2 else 3],
+            intra_op_threads=(1, 2, 4, 8)[: int(math.log2(cores)) + 1],
+            max_batches=(1, 4, 8, 16, 32),
+            queue_delays_us=(0, 1000, 5000),
+        ),
+        parse_slo([f"p95:{alone_ms * 10 ** rng.uniform(0.15, 1.3):.1f}"]),
+    )
