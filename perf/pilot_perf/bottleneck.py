@@ -17,6 +17,7 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from pilot_perf.confirm import Verdict
 from pilot_perf.ensemble import num_steps
 from pilot_perf.measures import Figures, Measurement
 
@@ -118,6 +119,14 @@ class Facts:
 
 
 Rule = Callable[[Facts], Bottleneck | None]
+
+
+def last_of_answer(winner: Measurement | None, verdict: Verdict | None) -> Measurement | None:
+    """The last measurement of what should serve: what the verdict on the answer is about."""
+    if verdict is None:
+        return winner
+    side = verdict.chosen if verdict.is_a_gain else verdict.untuned
+    return next((m for m in reversed(side.rounds) if m.figures is not None), None)
 
 
 def bottleneck(measurement: Measurement, config: ModelConfig, cpus: int) -> Bottleneck | None:

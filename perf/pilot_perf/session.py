@@ -13,7 +13,7 @@ from pilot_client import model_config, repository
 from pilot_client.errors import ClientError, ModelNotReadyError
 from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
-from pilot_perf.bottleneck import Bottleneck, bottleneck, bottleneck_of_members
+from pilot_perf.bottleneck import Bottleneck, bottleneck, bottleneck_of_members, last_of_answer
 from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
@@ -258,11 +258,7 @@ def _write_members(knobs: Knobs, members: Members, request: Request) -> dict[str
 def _bottleneck(
     winner: Measurement | None, verdict: Verdict | None, installed: ModelConfig, members: Members
 ) -> Bottleneck | None:
-    """Of the last measurement of what should serve."""
-    measurement = winner
-    if verdict is not None:
-        side = verdict.chosen if verdict.is_a_gain else verdict.untuned
-        measurement = next((m for m in reversed(side.rounds) if m.figures is not None), None)
+    measurement = last_of_answer(winner, verdict)
     if measurement is None:
         return None
     if members:

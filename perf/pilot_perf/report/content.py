@@ -7,6 +7,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import model_config
 from pilot_perf.attribution import Attribution, next_attribution
+from pilot_perf.bottleneck import Bottleneck, bottleneck, last_of_answer
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note, next_confirmation
 from pilot_perf.knobs import UNTUNED, Knobs
@@ -46,6 +47,7 @@ class Content:
     winner: Measurement | None
     verdict: Verdict | None
     warning: str | None
+    bottleneck: Bottleneck | None
     attribution: Attribution | None
     open_loop: OpenLoop | None
     protection: Protection | None
@@ -142,6 +144,7 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         winner=winner,
         verdict=verdict,
         warning=None if verdict is None else drift_note(searched, verdict),
+        bottleneck=_bottleneck(store, winner, verdict, untuned_config),
         attribution=attribution,
         open_loop=open_loop,
         protection=protection,
@@ -150,6 +153,16 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         conditions=store.conditions,
         created_at=store.created_at,
     )
+
+
+def _bottleneck(
+    store: Store, winner: Measurement | None, verdict: Verdict | None, untuned_config: ModelConfig
+) -> Bottleneck | None:
+    """None for an ensemble too: what bounds it is in its members, whose configurations a study does not hold."""
+    measurement, cpus = last_of_answer(winner, verdict), store.conditions.get("machine.cpus")
+    if measurement is None or not isinstance(cpus, int) or untuned_config.HasField("ensemble_scheduling"):
+        return None
+    return bottleneck(measurement, apply(untuned_config, measurement.trial.knobs), cpus)
 
 
 def _open_loop(store: Store, winner: Measurement | None, verdict: Verdict | None, slo: Slo) -> OpenLoop | None:

@@ -31,6 +31,7 @@ def page(content: Content) -> str:
         answer(content),
         sections.config_diff(content),
         *_why(content, figures),
+        sections.bottleneck(content),
         figures.add(
             "Throughput and latency",
             curves_figure(content),

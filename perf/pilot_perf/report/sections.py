@@ -12,6 +12,15 @@ from pilot_perf.report.html import note, number, share, table
 from pilot_perf.store import Row
 
 
+def bottleneck(content: Content) -> str:
+    found = content.bottleneck
+    if found is None:
+        return ""
+    title = "Nothing bounds it at this load" if found.bound == "nothing" else f"What bounds it: {found.bound}"
+    evidence = found.evidence[0].upper() + found.evidence[1:]
+    return f"<h2>{title}</h2><p>{escape(evidence)}.</p><p><b>Next:</b> {escape(found.try_next)}.</p>"
+
+
 def attribution_table(content: Content) -> str:
     if content.attribution is None:
         return ""

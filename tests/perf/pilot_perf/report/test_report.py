@@ -97,6 +97,8 @@ def test_the_page_says_what_each_knob_brought_what_holds_in_an_open_loop_and_wha
     assert content.attribution is not None
     for step in content.attribution.steps:
         assert f"x {step.ratio}" in html
+    assert content.bottleneck is not None
+    assert escape(content.bottleneck.evidence[1:]) in html
     assert content.open_loop is not None
     assert escape(content.open_loop.text(content.slo)[1:]) in html
     assert content.protection is not None
