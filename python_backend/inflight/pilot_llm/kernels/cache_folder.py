@@ -10,14 +10,16 @@ import numba
 
 def use_cache_folder() -> Path:
     """Numba compiles a kernel again when its own file changes, but not when a file does that it takes code from. So
-    the folder's name holds a hash of all of them, whatever the installation's own folder allows.
+    the folder's name holds a hash of all such files, whatever the installation's own folder allows.
     """
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    here = Path(__file__).parent
+    files = [here / name for name in ("arithmetic.py", "features.py", "machine_code.py")]
+    code = b"".join(path.read_bytes() for path in [*files, *sorted(here.glob("*_kernels.py"))])
     base = os.environ.get("NUMBA_CACHE_DIR")
     if base is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
         base = str(cache / "tritonpilot" / "kernels")
-    folder = Path(base) / f"{numba.__version__}-{sources.hexdigest()[:12]}"
+    folder = Path(base) / f"{numba.__version__}-{hashlib.sha256(code).hexdigest()[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):

@@ -6,7 +6,7 @@ from torch.nn.functional import linear, rms_norm, silu
 
 def quantize(rows: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """rows [M, K] -> uint8 values around 128 [M, K], scales [M, K / group]; a group of zeros has scale 0."""
-    parts = rows.unflatten(1, (-1, group))
+    parts = rows.view(len(rows), -1, group)
     largest = parts.abs().amax(dim=2)
     factors = torch.where(largest > 0, 127 / largest, 0)
     values = (parts * factors.unsqueeze(2)).round() + 128
@@ -14,8 +14,9 @@ def quantize(rows: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def dequantize(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    parts = (values.to(scales.dtype) - 128).unflatten(1, (scales.shape[1], -1))
-    return (parts * scales.unsqueeze(2)).flatten(1)
+    parts = (values.to(scales.dtype) - 128).view(*scales.shape, -1)
+    rows: torch.Tensor = (parts * scales.unsqueeze(2)).flatten(1)
+    return rows
 
 
 def linear_int8(

@@ -1,0 +1,121 @@
+"""The decoder on the CPU kernels: near transformers; the same bits alone, in company, in chunks, after a loss."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pilot_llm.models.kernel_decoder import KernelDecoder
+from pilot_llm.runner import Runner
+from pilot_testing import hf_models
+from pilot_testing.greedy_driver import Generation, generate, ties_until_difference
+
+NUM_TOKENS = 6
+PROMPT_LENGTHS = (1, 5, 16, 33, 47)
+_SIZES = {"hidden_size": 96, "intermediate_size": 160}
+# What the kernels must get right of each family: biases, windows, head norms, layers that do not rotate, head sizes.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, tied, biases, odd vocabulary": (
+        "llama",
+        {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "head_dim": 16, "vocab_size": 125},
+    ),
+    "mistral, sliding window": ("mistral", {"sliding_window": 7, "head_dim": 64}),
+    "qwen3, head norms": ("qwen3", {"head_dim": 96, "num_attention_heads": 4}),
+    "smollm3, layers without rope": (
+        "smollm3",
+        {
+            "head_dim": 128,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "no_rope_layer_interval": 2,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+}
+PRECISIONS: list[dict[str, str]] = [
+    {},
+    {"kv_cache_dtype": "fp16"},
+    {"kv_cache_dtype": "int8"},
+    {"quantization": "int8"},
+    {"quantization": "int8", "kv_cache_dtype": "int8"},
+]
+
+
+def make_model(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    model_type, changes = FAMILIES[family]
+    monkeypatch.setitem(hf_models.FAMILIES, family, (model_type, {**_SIZES, **changes}))
+    return hf_models.make_model(family, folder)
+
+
+def load(folder: Path, **settings: Any) -> Runner:
+    runner = hf_models.load(folder, num_gpu_blocks_override=64, **settings)
+    assert isinstance(runner._decoder, KernelDecoder)  # type: ignore[attr-defined]
+    return runner
+
+
+def prompts(seed: int) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 120, length).tolist() for length in PROMPT_LENGTHS]
+
+
+def alone(runner: Runner, prompt: list[int]) -> Generation:
+    (generation,) = generate(runner, [prompt], NUM_TOKENS, seed=7, max_chunk=100, rest=0)
+    return generation
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_agrees_with_transformers(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(family, tmp_path, monkeypatch)
+    num_ties = 0
+    for generation in generate(load(tmp_path), prompts(0), NUM_TOKENS, seed=0, max_chunk=20):
+        with torch.inference_mode():
+            rows = model(torch.tensor([generation.token_ids])).logits[0, len(generation.prompt) - 1 : -1].numpy()
+        np.testing.assert_allclose(np.stack(generation.logits), rows, atol=1e-4, rtol=0)
+        num_ties += ties_until_difference(generation, rows.argmax(axis=1).tolist()) or 0
+    assert num_ties <= 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+@pytest.mark.parametrize("family", list(FAMILIES)[:2])
+def test_same_bits_alone_in_batches_of_up_to_45_and_in_any_chunks(
+    family: str, precision: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(family, tmp_path, monkeypatch)
+    runner = load(tmp_path, **precision)
+    expected = [alone(runner, prompt) for prompt in prompts(1)]
+    company = [[*prompts(2)[0], number] for number in range(40)]
+    for seed, max_chunk, others in ((1, 1, 0), (2, 20, 5), (3, 64, 40)):
+        together = generate(
+            runner, [*prompts(1), *company[:others]], NUM_TOKENS, seed=seed, max_chunk=max_chunk, rest=0.2
+        )
+        for one, other in zip(expected, together[: len(expected)], strict=True):
+            assert other.output == one.output
+            np.testing.assert_array_equal(np.stack(other.logits), np.stack(one.logits))
+
+
+@pytest.mark.parametrize("precision", [{}, {"quantization": "int8", "kv_cache_dtype": "int8"}], ids=str)
+def test_same_bits_when_computed_again_from_the_prompt_and_the_answer_so_far(
+    precision: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a preemption: what was decoded token by token comes back as one chunk, in other blocks."""
+    make_model("llama, tied, biases, odd vocabulary", tmp_path, monkeypatch)
+    runner = load(tmp_path, **precision)
+    for prompt in prompts(3):
+        once = alone(runner, prompt)
+        for num_known in (1, NUM_TOKENS - 1):
+            (again,) = generate(runner, [once.token_ids[: len(prompt) + num_known]], 1, seed=9, max_chunk=100, rest=0)
+            np.testing.assert_array_equal(again.logits[0], once.logits[num_known])
+
+
+def test_8_bit_stays_near_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model("mistral, sliding window", tmp_path, monkeypatch)
+    exact = alone(load(tmp_path), prompts(4)[4]).logits[0]
+    differences = [
+        float(np.abs(alone(load(tmp_path, **precision), prompts(4)[4]).logits[0] - exact).max() / exact.std())
+        for precision in PRECISIONS[1:]
+    ]
+    assert all(0 < difference < 0.2 for difference in differences), differences
