@@ -54,9 +54,12 @@ def _name_nodes(model: Any) -> None:
 
 def _to_fp16(model: Any, kept: list[str]) -> Any:
     from onnxruntime.transformers.float16 import convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
 
     half = convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)
     _join_fp32(half.graph)
+    # It appends the casts of inputs behind the nodes that read them, which is no valid ONNX.
+    OnnxModel(half).topological_sort()
     return half
 
 

@@ -170,6 +170,33 @@ def test_an_unknown_precision_is_refused_before_any_work(tmp_path: Path) -> None
     assert not (tmp_path / "build").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"force": ["fp16"]}, r"fp16 is made for a GPU .*, and models are installed for onnxruntime on a CPU"),
+        ({"precisions": ["int8-static"]}, "int8-static takes the ranges of activations from calibration data, and"),
+    ],
+)
+def test_what_cannot_be_made_or_installed_is_refused_before_any_work(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        export(doubler_spec(), tmp_path, **options)
+    assert not (tmp_path / "build").exists()
+
+
+def test_a_variant_for_a_gpu_is_compared_and_stays_in_the_build_folder(tmp_path: Path) -> None:
+    report = export(doubler_spec(), tmp_path, precisions=["fp16"])
+    variant = report.variants[1]
+    assert (variant.status, variant.speed, variant.reasons) == ("built, unjudged", None, ())
+    assert variant.quality is not None
+    assert 1e-6 < variant.quality.max_rel_error < 1e-2
+    assert variant.manifest is not None
+    assert any("build_plan.sh" in note for note in variant.manifest.notes)
+    assert not (tmp_path / "a repository" / "doubler" / "1" / "model.fp16.onnx").exists()
+    assert (tmp_path / "build" / "tensorrt" / "fp16" / "plan" / "doubler" / "config.pbtxt").is_file()
+
+
 @pytest.mark.triton
 def test_the_example_is_exported_served_and_answers_as_pytorch(
     tmp_path: Path, start_server: Callable[..., RunningServer]
