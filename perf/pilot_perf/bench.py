@@ -65,6 +65,11 @@ class Bench:
         """Load the untuned configuration again."""
         self.load(UNTUNED)
 
+    def reload(self) -> None:
+        """Load the untuned configuration, whatever the server runs."""
+        self.loaded = None
+        self.load(UNTUNED)
+
     def load(self, knobs: Knobs) -> None:
         """Have the server run the configuration, where it does not already."""
         if self.loaded == knobs:

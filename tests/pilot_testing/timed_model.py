@@ -34,3 +34,19 @@ def write_timed_model(
     (folder / "config.pbtxt").write_text(CONFIG.format(name=name, max_batch_size=max_batch_size))
     (folder / "1" / "model.py").write_text(code.replace("{batch_ms}", str(batch_ms)))
     return folder
+
+
+def write_ensemble(repository: Path, name: str, members: tuple[str, ...]) -> Path:
+    """An ensemble that passes its tensor through the timed models `members`, one after the other."""
+    tensors = ["x", *(f"after_{member}" for member in members[:-1]), "y"]
+    steps = "".join(
+        f'step {{ model_name: "{member}" model_version: -1 '
+        f'input_map {{ key: "x" value: "{source}" }} output_map {{ key: "y" value: "{sink}" }} }}\n'
+        for member, source, sink in zip(members, tensors, tensors[1:], strict=False)
+    )
+    head = CONFIG.format(name=name, max_batch_size=1).replace('backend: "python"', 'platform: "ensemble"')
+    head = "".join(line for line in head.splitlines(keepends=True) if "instance_group" not in line)
+    folder = repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(f"{head}ensemble_scheduling {{\n{steps}}}\n")
+    return folder

@@ -11,6 +11,7 @@ import pytest
 from pilot_client import repository as model_control
 from pilot_perf.bench import Bench
 from pilot_perf.bottleneck import bottleneck
+from pilot_perf.ensemble import members_of
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.lengths import parse_lengths
 from pilot_perf.loading import Loader
@@ -21,7 +22,7 @@ from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
-from pilot_testing.timed_model import CODE, write_timed_model
+from pilot_testing.timed_model import CODE, write_ensemble, write_timed_model
 from pilot_testing.tiny_llm import make_repository
 
 pytestmark = pytest.mark.triton
@@ -206,6 +207,29 @@ def test_tensors_pass_through_shared_memory_and_nothing_is_left_of_it(
     assert bench.measure(Trial(UNTUNED, 2), SHORT).status == "measured"
     # Others on this machine come and go; ours would carry the names of its tensors.
     assert not [name for name in set(os.listdir("/dev/shm")) - before if name.endswith(("_x", "_y"))]
+
+
+def test_the_members_of_an_ensemble_are_changed_beneath_it_and_measured_each(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    """The slow member bounds it, until it has a second instance."""
+    models = tmp_path / "models"
+    write_timed_model(models, "quick", batch_ms=1.0, max_batch_size=1)
+    write_timed_model(models, "slow", batch_ms=30.0, max_batch_size=1)
+    write_ensemble(models, "both", ("quick", "slow"))
+    server = start_server(models)
+    bench = bench_on(server, "both", "p50:500ms", tmp_path)
+    bench.members = members_of(bench.installed, lambda name: model_control.model_config(server.grpc_url, name))
+    one = bench.measure(Trial(UNTUNED, 4), SHORT).figures
+    two = bench.measure(Trial(Knobs(members=(("slow", Knobs(instances=2)),)), 4), SHORT).figures
+    bench.restore()
+    assert one is not None
+    assert two is not None
+    assert one.members is not None
+    assert one.members["slow"].compute_infer_ms == pytest.approx(32, abs=10)
+    assert two.throughput_per_s > 1.5 * one.throughput_per_s
+    slow = model_control.model_config(server.grpc_url, "slow")
+    assert slow == bench.members["slow"]
 
 
 def bound_of(bench: Bench, measurement: Measurement, cpus: int = 64) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from pilot_client import repository as model_control
+from pilot_client.errors import ClientError
 from pilot_client.infer import infer
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
@@ -35,7 +36,7 @@ from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
-from pilot_testing.timed_model import CODE, write_timed_model
+from pilot_testing.timed_model import CODE, write_ensemble, write_timed_model
 
 pytestmark = pytest.mark.triton
 
@@ -182,6 +183,52 @@ def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start
     # With leave to reload, it is given back as it was.
     run(remote, perf_analyzer(), replace(request, levels=LEVELS, may_reload=True, max_measurements=3))
     assert model_control.model_config(server.grpc_url, "timed") == before
+
+
+@pytest.mark.usefixtures("short_windows")
+def test_a_server_without_model_control_is_swept_over_its_load_alone(tmp_path: Path, start_server: StartServer) -> None:
+    """A server as somebody else has started it: it refuses every load."""
+    write_timed_model(tmp_path / "models", batch_ms=5.0)
+    server = start_server(tmp_path / "models", load=(), extra_args=["--model-control-mode=none"])
+    with pytest.raises(ClientError, match="explicit model load / unload is not allowed"):
+        model_control.load(server.grpc_url, "timed")
+    request = Request("timed", SLO, Levels(max_concurrency=2), tmp_path / "out", may_reload=False, open_loop=False)
+    outcome = run(RemoteServer(server.grpc_url), perf_analyzer(), request)
+    assert outcome.winner is not None
+    with pytest.raises(PerfError, match=r"does not let models be loaded.*--allow-reload.*load alone"):
+        run(RemoteServer(server.grpc_url), perf_analyzer(), replace(request, may_reload=True))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_windows")
+def test_an_ensemble_is_tuned_through_its_members_and_given_back(tmp_path: Path, start_server: StartServer) -> None:
+    """The slow member is what bounds it: a second instance of that one doubles the throughput."""
+    models = tmp_path / "models"
+    write_timed_model(models, "quick", batch_ms=1.0, max_batch_size=1)
+    write_timed_model(models, "slow", batch_ms=20.0, max_batch_size=1)
+    write_ensemble(models, "both", ("quick", "slow"))
+    server = start_server(models)
+    before = {name: model_control.model_config(server.grpc_url, name) for name in ("quick", "slow", "both")}
+    request = Request(
+        *("both", SLO, Levels(instances=(1, 2), max_concurrency=4), tmp_path / "out", models / "both"),
+        study_file=tmp_path / "s.sqlite",
+        max_measurements=14,
+        open_loop=False,
+        attribution=False,
+    )
+    outcome = run(server, perf_analyzer(), request)
+    assert outcome.verdict is not None
+    assert outcome.verdict.is_a_gain
+    assert dict(outcome.verdict.chosen.trial.knobs.members)["slow"].instances == 2
+    assert "count: 2" in outcome.member_files["slow"].read_text()
+    assert outcome.config_file is None
+    figures = outcome.verdict.untuned.rounds[0].figures
+    assert figures is not None
+    assert figures.members is not None
+    assert figures.members["slow"].compute_infer_ms == pytest.approx(22, abs=8)
+    assert {name: model_control.model_config(server.grpc_url, name) for name in before} == before
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert any(m.figures and m.figures.members for m in store.measurements("search"))
 
 
 def test_a_kill_9_in_mid_sweep_leaves_no_server_and_the_same_command_goes_on(tmp_path: Path) -> None:
