@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
                 writer.add_key_value(field.name, field.contents(), field.types[0], item_type)
         for tensor in reader.tensors:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            rounded = torch.from_numpy(values).bfloat16().float().numpy()
+            rounded = torch.tensor(values).bfloat16().float().numpy()
             kept = kind if rounded.ndim == 2 else gguf.GGMLQuantizationType.F32
             writer.add_tensor(tensor.name, gguf.quants.quantize(np.ascontiguousarray(rounded), kept), raw_dtype=kept)
         writer.write_header_to_file()
