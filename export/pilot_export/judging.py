@@ -4,6 +4,7 @@ A variant for other hardware is compared with the original as far as a CPU can, 
 unjudged" and stays in the build folder.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,8 @@ from pilot_export.verify import Reference, compare, onnx_runner, original_runner
 
 # What this process can measure is ONNX Runtime's CPU provider.
 JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
+# Intermediate graphs, each as large as the model; gone when all is judged.
+SCRATCH = "scratch"
 
 
 def make_and_judge(
@@ -67,6 +70,7 @@ def make_and_judge(
             not_made[precision] = str(error)
             del paths[precision]
     timed = {r.precision: paths[r.precision] for r in chosen if r.precision in paths and r.target in JUDGED_TARGETS}
+    shutil.rmtree(build_dir / SCRATCH)
     with steps.run("speed", "Measuring the variants side by side"):
         speeds = measure_speeds(spec, timed, window_s)
     origin = manifests.origin(spec, module)
@@ -125,7 +129,7 @@ def _make_variants(
     notes: dict[str, tuple[str, ...]] = {BASE: ()}
     with steps.run("trace", "Tracing it to an ONNX graph"):
         trace_to_onnx(spec, module, paths[BASE], release=release)
-    scratch = build_dir / "scratch"
+    scratch = build_dir / SCRATCH
     scratch.mkdir(exist_ok=True)
     for recipe in chosen:
         if recipe.make is None:
@@ -167,7 +171,7 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
 def _compare(spec: ExportSpec, reference: Reference, recipe: Recipe, path: Path) -> tuple[Quality, tuple[str, ...]]:
     if recipe.stand_in is None:
         return compare(spec, reference, onnx_runner(path))
-    twin = path.parent / "scratch" / f"twin-{path.name}"
+    twin = path.parent / SCRATCH / f"twin-{path.name}"
     try:
         recipe.stand_in(path, twin)
     except OSError:

@@ -79,7 +79,7 @@ def export_model(
             duration_s=round(time.monotonic() - start, 3),
         )
         (build_dir / "report.json").write_text(json.dumps(asdict(report), indent=2, default=str) + "\n")
-        (build_dir / "reproduce.sh").write_text(_script(spec, repository, chosen, force))
+        (build_dir / "reproduce.sh").write_text(_script(spec, repository, chosen, force, release, with_torch))
     except OSError as error:
         raise ExportError(
             f"{build_dir} cannot be written: {error.strerror or error}; the repository is as it was"
@@ -141,9 +141,17 @@ def _listing(variants: Sequence[VariantReport]) -> str:
     return ", ".join(variant.precision for variant in variants if variant.is_installed)
 
 
-def _script(spec: ExportSpec, repository: Path, chosen: Sequence[Recipe], force: Sequence[str]) -> str:
+def _script(
+    spec: ExportSpec,
+    repository: Path,
+    chosen: Sequence[Recipe],
+    force: Sequence[str],
+    release: str,
+    with_torch: bool,
+) -> str:
     """A shell script that makes the same variants again."""
     command = ["tritonpilot", "export", "model", spec.source or spec.name, "--repository", str(repository.resolve())]
+    command += [*spec.source_options, "--triton", release, *(["--torch"] if with_torch else [])]
     command += [word for recipe in chosen for word in ("--precision", recipe.precision)]
     command += [word for name in force for word in ("--force", name)]
     versions = "".join(f"#   {name} {version}\n" for name, version in manifests.library_versions().items())

@@ -95,6 +95,7 @@ class ExportSpec:
         labels: output -> the name of each of its classes, installed for Triton's classification extension.
         config_extra: fields of config.pbtxt in text form (`dynamic_batching { }`, `model_warmup`), which join those
             that the graph gives. Only for the first config.pbtxt; a field given here replaces the default one.
+        source, source_options: what the command line named; set by who loads the spec.
     """
 
     name: str
@@ -115,6 +116,7 @@ class ExportSpec:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     config_extra: str = ""
     source: str = ""
+    source_options: tuple[str, ...] = ()
 
 
 def load_spec(name_or_path: str) -> ExportSpec:

@@ -8,6 +8,7 @@
 The last two know no data: `--data rows.npz` gives it (arrays.py).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from pilot_export.errors import SpecError
@@ -39,8 +40,8 @@ def load_source(name_or_path: str, given: Given | None = None) -> ExportSpec:
 
         spec = huggingface_spec(path, given)
     else:
-        if options := given.names():
+        if options := [word for word in given.words() if word.startswith("--")]:
             raise SpecError(f"{', '.join(options)}: a spec in Python says this itself; leave the option out")
         return load_spec(name_or_path)
     check_spec(spec)
-    return spec
+    return replace(spec, source_options=given.words())

@@ -18,12 +18,12 @@ class Given:
     max_batch_size: int | None = None
     free_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
-    def names(self) -> list[str]:
+    def words(self) -> tuple[str, ...]:
         """The options that were given, as they are written on the command line."""
-        options = {
-            "--data": self.data is not None,
-            "--name": self.name is not None,
-            "--max-batch-size": self.max_batch_size is not None,
-            "--free-axis": bool(self.free_axes),
-        }
-        return [option for option, is_given in options.items() if is_given]
+        axes = [f"{name}:{axis}={label}" for name, free in self.free_axes.items() for axis, label in free.items()]
+        return (
+            *(("--data", str(self.data)) if self.data is not None else ()),
+            *(("--name", self.name) if self.name is not None else ()),
+            *(("--max-batch-size", str(self.max_batch_size)) if self.max_batch_size is not None else ()),
+            *(word for axis in axes for word in ("--free-axis", axis)),
+        )

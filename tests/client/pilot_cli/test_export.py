@@ -82,3 +82,19 @@ def test_nothing_exported_yet_says_how_to_begin() -> None:
 def test_help_of_each_subcommand_is_there() -> None:
     assert all(f"  {name} " in run("--help").output for name in ("model", "llm", "rollback", "list"))
     assert "--dry-run" in run("model", "--help").output
+
+
+def test_precisions_may_be_listed_with_commas_and_axes_are_checked() -> None:
+    from pilot_cli.export_model import parse_axes, split_names
+
+    assert split_names(("int8, int4", "fp16")) == ("int8", "int4", "fp16")
+    assert parse_axes(("ids:1=tokens", "mask:1=tokens")) == {"ids": {1: "tokens"}, "mask": {1: "tokens"}}
+    result = run("model", "my_spec.py", "--free-axis", "ids:0=batch")
+    assert result.exit_code == 2
+    assert "'ids:0=batch' is not INPUT:AXIS=NAME with an axis from 1" in result.output
+
+
+def test_an_option_for_files_is_refused_with_a_spec(folder: Path) -> None:
+    (folder / "rows.npz").touch()
+    result = run("model", "my_spec.py", "--data", "rows.npz")
+    assert "--data: a spec in Python says this itself" in str(result.exception)
