@@ -23,7 +23,8 @@ def prove(spec: ExportSpec, precision: str, onnx_path: Path, release: str) -> tu
         library = find_library()
     except TensorRtError as error:
         return (f"TensorRT has not seen the graph: {error}", ready)
-    plan = build_plan(onnx_path, profile, library)
+    # A proof is as large as the model, and nobody loads it: only real plans are kept.
+    plan = build_plan(onnx_path, profile, library, keep=not library.is_rtx)
     return (
         (_says(library, len(plan.content)), ready) if library.is_rtx else (_install(plan.content, folder, spec), ready)
     )
