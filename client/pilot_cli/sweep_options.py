@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pilot_perf.slo import Slo
 
 DEFAULT_SLO = "p95:100ms"
+# As in pilot_perf.search.strategies, which takes long to import.
+STRATEGIES = ("quick", "grid", "optuna")
 # Where `tune` puts a spec's sample rows, in the results of the model, and where `sweep` finds them.
 INPUT_FILE = "input_data.json"
 
@@ -96,7 +98,17 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 help="Most requests in flight.",
             ),
             click.option(
-                "--max-measurements", type=click.IntRange(1), default=60, show_default=True, help="End the search here."
+                "--strategy",
+                type=click.Choice(STRATEGIES),
+                default=STRATEGIES[0],
+                show_default=True,
+                help="quick follows a model of the space, optuna asks Optuna's sampler, grid tries every "
+                "configuration.",
+            ),
+            click.option(
+                "--max-measurements",
+                type=click.IntRange(1),
+                help="End the search here.  [default: 38; with --strategy grid no end]",
             ),
             click.option(
                 "--study",

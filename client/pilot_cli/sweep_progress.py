@@ -17,10 +17,14 @@ _DOING: dict["Phase", str] = {
 }
 
 
+# Below this a rate is shown with a digit behind the point.
+FEW_PER_S = 20
+
+
 class Watcher:
     """One line per measurement on stderr, under a bar where stderr is a terminal."""
 
-    def __init__(self, slo: "Slo", max_measurements: int) -> None:
+    def __init__(self, slo: "Slo", max_measurements: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -69,4 +73,9 @@ class Watcher:
             self._best_per_s = figures.throughput_per_s
         verdict = "best so far" if is_best else "keeps the budget" if kept else "breaks the budget"
         refused = f", {figures.refused_rate:.0%} refused" if figures.refused_rate else ""
-        return f"{where}{figures.throughput_per_s:.0f}/s{refused}, {self._slo.describe(figures)}, {verdict}"
+        tokens = "" if figures.output_tokens_per_s is None else f", {figures.output_tokens_per_s:.0f} tokens/s"
+        # A language model answers a few requests a second.
+        digits = 0 if figures.throughput_per_s >= FEW_PER_S else 1
+        return (
+            f"{where}{figures.throughput_per_s:.{digits}f}/s{tokens}{refused}, {self._slo.describe(figures)}, {verdict}"
+        )

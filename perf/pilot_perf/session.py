@@ -1,5 +1,6 @@
 """Puts a study together from a running server, a model and what the user asked for, and runs it to its outcome."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from pilot_perf.requests import RequestOptions, Requests, requests_for
 from pilot_perf.schedule import read_trace
 from pilot_perf.search.best import nearest_miss
 from pilot_perf.search.space import Space
+from pilot_perf.search.strategies import STRATEGIES
 from pilot_perf.slo import Slo
 from pilot_perf.store import Store
 from pilot_perf.study import CONFIRM_WINDOWS, MAX_MEASUREMENTS, SEARCH_WINDOWS, Study, Watch
@@ -55,7 +57,9 @@ class Request:
     model_dir: Path | None = None
     requests: RequestOptions = field(default_factory=RequestOptions)
     study_file: Path | None = None
-    max_measurements: int = MAX_MEASUREMENTS
+    strategy: str = "quick"
+    # Of the search; None: MAX_MEASUREMENTS, for the strategy grid without end.
+    max_measurements: int | None = None
     may_reload: bool = True
     fresh: bool = False
     # Whether to measure what each knob brought, and which bound of the queue protects the chosen configuration.
@@ -176,6 +180,8 @@ def run(
     bench = Bench(
         Loader(analyzer, target, installed, request.slo, server.pid, request.requests.seed), installed, members
     )
+    if server.pid is None and request.may_reload:
+        _require_control(bench)
     source = _source_config(request, installed)
     lifeline = Lifeline(server, bench, restart, say)
     with Store.create_or_resume(study_file, conditions, model_config.to_text(source)) as store:
@@ -188,7 +194,8 @@ def run(
             request.slo,
             usable_cpus(),
             same_as_installed_members(members, space) if members else same_as_installed(installed, space),
-            request.max_measurements,
+            _most_measurements(request),
+            STRATEGIES[request.strategy],
             revive=lifeline.revive,
             watch=watch,
         )
@@ -239,6 +246,21 @@ def run(
         return replace(outcome, member_files=_write_members(outcome.installable, members, request))
     tuned = apply(source, outcome.installable)
     return replace(outcome, config_file=model_config.write(tuned, request.results_dir))
+
+
+def _require_control(bench: Bench) -> None:
+    """Load the models of a server that is not ours as they are, which shows whether it lets them be loaded at all.
+
+    Raises:
+        PerfError: it does not.
+    """
+    try:
+        bench.reload()
+    except ModelNotReadyError as error:
+        raise PerfError(
+            f"the server at {bench.target.grpc_url} does not let models be loaded ({error}). Start it with "
+            "--model-control-mode=explicit, or leave --allow-reload out to sweep the load alone"
+        ) from error
 
 
 def _write_members(knobs: Knobs, members: Members, request: Request) -> dict[str, Path]:
@@ -309,6 +331,7 @@ def _conditions(
         "arrivals": "Poisson" if request.trace is None else file_hash(request.trace),
         "shared_memory": request.shared_memory,
         "slo": str(request.slo),
+        "strategy": request.strategy,
         "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
         "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
     }
@@ -330,6 +353,12 @@ def _space(installed: ModelConfig, members: Members, request: Request) -> Space:
             "start: add --allow-reload, or leave them out to sweep the load alone"
         )
     return Space(max_concurrency=request.levels.max_concurrency)
+
+
+def _most_measurements(request: Request) -> int:
+    if request.max_measurements is not None:
+        return request.max_measurements
+    return sys.maxsize if request.strategy == "grid" else MAX_MEASUREMENTS
 
 
 def _source_config(request: Request, installed: ModelConfig) -> ModelConfig:

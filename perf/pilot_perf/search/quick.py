@@ -19,7 +19,7 @@ worth a measurement, the load of the best is found finely, and that of the other
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +43,7 @@ SNAP = 0.75
 
 
 @dataclass
-class _Progress:
+class Progress:
     """What the search has learnt. It lives inside the generator only."""
 
     task: SearchTask
@@ -88,19 +88,29 @@ class _Progress:
                 self.worth[self.task.same_as_untuned] = worth
 
 
+# What to try next, and the throughput that is expected of it (None: unknown); None: nothing is worth a measurement.
+Choice = tuple[Knobs, float | None] | None
+# From what was not tried yet, of which there is some.
+Choose = Callable[[list[Knobs], Progress], Choice]
+
+
 def quick(task: SearchTask) -> Search:
+    """The search whose next configuration the surrogate says."""
+    return guided(task, _by_surrogate(task))
+
+
+def guided(task: SearchTask, choose: Choose) -> Search:
     """The whole search, the untuned configuration first. Returns the measurement of the winner."""
-    progress = _Progress(task)
+    progress = Progress(task)
     if task.same_as_untuned is not None:
         progress.tried.add(task.same_as_untuned)
     untuned = climb(UNTUNED, task.slo, task.space.max_concurrency, tolerance=UNTUNED_TOLERANCE)
     progress.offer((yield from _noted(untuned, progress)))
     configurations = task.space.configurations()
-    surrogate = Surrogate(configurations, task.cpus)
     progress.tried.add(UNTUNED)
     while len(progress.made) < task.max_measurements - RESERVE:
         untried = [knobs for knobs in configurations if knobs not in progress.tried]
-        choice = _most_promising(untried, surrogate, progress)
+        choice = choose(untried, progress) if untried else None
         if choice is None:
             break
         yield from _try(*choice, progress)
@@ -110,24 +120,24 @@ def quick(task: SearchTask) -> Search:
     return progress.best
 
 
-def _most_promising(
-    untried: list[Knobs], surrogate: Surrogate, progress: _Progress
-) -> tuple[Knobs, float | None] | None:
-    """What to try next, and the throughput that is expected of it (None: unknown); None: nothing is worth it."""
-    if not untried:
-        return None
-    logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items() if surrogate.knows(knobs)}
-    prediction = surrogate.predict(logs, untried)
-    if not logs or progress.best is None:
-        return untried[int(np.argmax(prediction.mean))], None
-    gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
-    place = int(np.argmax(gain))
-    if gain[place] < MIN_EXPECTED_GAIN:
-        return None
-    return untried[place], math.exp(prediction.mean[place])
+def _by_surrogate(task: SearchTask) -> Choose:
+    surrogate = Surrogate(task.space.configurations(), task.cpus)
+
+    def choose(untried: list[Knobs], progress: Progress) -> Choice:
+        logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items() if surrogate.knows(knobs)}
+        prediction = surrogate.predict(logs, untried)
+        if not logs or progress.best is None:
+            return untried[int(np.argmax(prediction.mean))], None
+        gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
+        place = int(np.argmax(gain))
+        if gain[place] < MIN_EXPECTED_GAIN:
+            return None
+        return untried[place], math.exp(prediction.mean[place])
+
+    return choose
 
 
-def _try(knobs: Knobs, expected_per_s: float | None, progress: _Progress) -> Generator[Trial, Measurement, None]:
+def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Generator[Trial, Measurement, None]:
     """Probe one configuration at the certificate's load, and find its best load only if it can win."""
     task, to_beat = progress.task, progress.throughput * (1 + MIN_GAIN)
     progress.tried.add(knobs)
@@ -159,7 +169,7 @@ def _try(knobs: Knobs, expected_per_s: float | None, progress: _Progress) -> Gen
     progress.offer((yield from _noted(search, progress)))
 
 
-def _probe_load(knobs: Knobs, progress: _Progress) -> int:
+def _probe_load(knobs: Knobs, progress: Progress) -> int:
     """The certificate's load, with the departures above; the best's own load where no budget bounds the mean."""
     best, slo, most = progress.best, progress.task.slo, progress.task.space.max_concurrency
     if best is None or best.figures is None:
@@ -175,7 +185,7 @@ def _probe_load(knobs: Knobs, progress: _Progress) -> int:
     return min(filled if full > 1 and filled >= SNAP * load else load, most)
 
 
-def _bounds_mean(figures: Figures | None, progress: _Progress) -> bool:
+def _bounds_mean(figures: Figures | None, progress: Progress) -> bool:
     """Whether the budgeted percentiles are not below the mean, as the certificate needs; a matter of course mostly."""
     if figures is None:
         return False
@@ -183,7 +193,7 @@ def _bounds_mean(figures: Figures | None, progress: _Progress) -> bool:
     return all(mean_ms <= (budget.value(figures) or 0.0) * 1.01 for budget in progress.task.slo.bounding)
 
 
-def _refine(progress: _Progress) -> Generator[Trial, Measurement, None]:
+def _refine(progress: Progress) -> Generator[Trial, Measurement, None]:
     """Find the load of the best configuration finely, then of those whose untried loads promise more than it."""
     task, refined = progress.task, set[Knobs]()
     while progress.best is not None and len(progress.made) < task.max_measurements:
@@ -210,7 +220,7 @@ def _refine(progress: _Progress) -> Generator[Trial, Measurement, None]:
         progress.offer((yield from _noted(fine, progress)))
 
 
-def _draw(winner: Trial, progress: _Progress) -> Generator[Trial, Measurement, None]:
+def _draw(winner: Trial, progress: Progress) -> Generator[Trial, Measurement, None]:
     """Measure the winner below its load too, as far as measurements are left: a person wants to see its curve."""
     for load in (winner.concurrency // 2, winner.concurrency // 4, 1):
         is_new = load >= 1 and (winner.knobs, load) not in progress.made
@@ -219,7 +229,7 @@ def _draw(winner: Trial, progress: _Progress) -> Generator[Trial, Measurement, N
 
 
 def _noted(
-    search: Generator[Trial, Measurement, LoadResult], progress: _Progress
+    search: Generator[Trial, Measurement, LoadResult], progress: Progress
 ) -> Generator[Trial, Measurement, LoadResult]:
     """Pass `search` on; note every measurement, and answer what was measured before."""
     try:

@@ -51,11 +51,11 @@ class Surrogate:
     def __init__(self, configurations: Sequence[Knobs], cpus: int) -> None:
         self._index = {knobs: place for place, knobs in enumerate(configurations)}
         self._expected = np.array([expectation(knobs, cpus) for knobs in configurations])
-        features = [_features(knobs) for knobs in configurations]
+        all_features = [features(knobs) for knobs in configurations]
         # Of each knob that varies: the place of each configuration's level, and how alike two levels are.
         self._knobs: list[tuple[Array, Array]] = []
-        for name in sorted({name for feature in features for name in feature}):
-            values = [feature.get(name) for feature in features]
+        for name in sorted({name for feature in all_features for name in feature}):
+            values = [feature.get(name) for feature in all_features]
             levels = sorted(set(values), key=lambda level: (level is not None, level))
             if len(levels) > 1:
                 places = {level: place for place, level in enumerate(levels)}
@@ -108,11 +108,11 @@ def expectation(knobs: Knobs, cpus: int) -> float:
     return used + batch + delay + (0.15 if knobs.precision not in (None, "fp32") else 0.0)
 
 
-def _features(knobs: Knobs) -> dict[str, Any]:
+def features(knobs: Knobs) -> dict[str, Any]:
     """The knobs that are set, those of an ensemble's members beside its own."""
     own = {name: value for name, value in knobs.as_dict().items() if name != "members" and value is not None}
     for member, inner in knobs.members:
-        own |= {f"{member}.{name}": value for name, value in _features(inner).items()}
+        own |= {f"{member}.{name}": value for name, value in features(inner).items()}
     return own
 
 

@@ -1,18 +1,22 @@
 """The search on simulated servers: how good its choice is, what it costs, and what it must never do."""
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pilot_perf.errors import PerfError
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.search.best import best_kept
 from pilot_perf.search.grid import grid
 from pilot_perf.search.load import GUARD
+from pilot_perf.search.optuna_search import optuna_search
 from pilot_perf.search.quick import quick
 from pilot_perf.search.space import Space
 from pilot_perf.search.surrogate import Surrogate
@@ -22,6 +26,7 @@ from pilot_perf.slo import Slo, parse_slo
 
 SPACE = Space(("fp32", "int8"), (1, 2), (1, 2), (1, 4, 8, 16, 32), (0, 1000, 5000))
 MAX_MEASUREMENTS = 42
+NEEDS_OPTUNA = pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
 # Answers a trial, given its number.
 Server = Callable[[Trial, int], Measurement]
 
@@ -167,8 +172,8 @@ spaces = st.builds(
 )
 
 
-@pytest.mark.parametrize("strategy", [quick, grid])
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("strategy", [quick, grid, pytest.param(optuna_search, marks=NEEDS_OPTUNA)])
+@settings(max_examples=10, deadline=None)
 @given(spaces, st.integers(1, 50), st.floats(0.1, 300), st.randoms(use_true_random=False))
 def test_whatever_the_server_answers_it_ends_in_its_limit_and_takes_nothing_twice(
     strategy: Strategy, space: Space, most: int, limit_ms: float, rng: random.Random
@@ -205,6 +210,24 @@ def test_whatever_the_server_answers_it_ends_in_its_limit_and_takes_nothing_twic
     if winner is not None:
         assert winner.figures is not None
         assert slo.is_kept(winner.figures, GUARD)
+
+
+@NEEDS_OPTUNA
+def test_optunas_sampler_finds_the_best_of_a_small_space_and_repeats_itself_on_a_resume() -> None:
+    server = curve(lambda knobs: 100.0 * (knobs.max_batch or 1) * (2 if knobs.precision == "int8" else 1))
+    space = Space(("fp32", "int8"), (1, 2), (), (1, 2, 4, 8))
+    slo = parse_slo(["p95:100"])
+    history = searched(server, slo, space, strategy=optuna_search)
+    assert history == searched(server, slo, space, strategy=optuna_search)
+    winner = best_kept(history, slo)
+    assert winner is not None
+    assert (winner.trial.knobs.precision, winner.trial.knobs.max_batch) == ("int8", 8)
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(PerfError, match=r"pip install 'tritonpilot\[optuna\]', or use --strategy quick"):
+        next(optuna_search(SearchTask(SPACE, parse_slo(["p95:50"]), 2, 10)))
 
 
 def test_the_model_puts_together_what_single_levels_have_shown() -> None:
