@@ -39,9 +39,11 @@ def rank_by_error(
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         totals = np.zeros(len(measured))
         for batch in batches:
-            totals += [float(value) for value in session.run([f"{name}/loss" for name in measured], dict(batch))]
-    losses = [(name, float(total) / len(batches)) for name, total in zip(measured, totals, strict=True)]
-    return sorted(losses, key=lambda item: -item[1])
+            losses = session.run([f"{name}/loss" for name in measured], dict(batch))
+            # 0 / 0 where a node gives zeros alone: nothing to lose.
+            totals += np.nan_to_num(np.array(losses, np.float64), nan=0.0)
+    errors = [(name, float(total) / len(batches)) for name, total in zip(measured, totals, strict=True)]
+    return sorted(errors, key=lambda item: -item[1])
 
 
 def _add_shadows(model: Any, wanted: set[str], ranges: Any, is_symmetric: bool) -> list[str]:

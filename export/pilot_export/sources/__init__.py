@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pilot_export.errors import SpecError
 from pilot_export.sources.given import Given
-from pilot_export.spec import ExportSpec, load_spec
+from pilot_export.spec import SAMPLES, ExportSpec, load_spec
 from pilot_export.spec_check import check_spec
 
 TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".ts", ".torchscript")
@@ -35,7 +35,7 @@ def load_source(name_or_path: str, given: Given | None = None) -> ExportSpec:
         from pilot_export.sources.torchscript import torchscript_spec
 
         spec = torchscript_spec(path, given)
-    elif path.is_dir():
+    elif path.is_dir() and name_or_path not in SAMPLES:
         from pilot_export.sources.huggingface import huggingface_spec
 
         spec = huggingface_spec(path, given)
