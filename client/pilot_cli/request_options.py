@@ -88,6 +88,22 @@ def request_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def check_before_start(requests: "RequestOptions", trace: Path | None, model_dir: Path | None) -> None:
+    """Read the files that the options name, so that one that cannot be used costs no start of a server.
+
+    Raises:
+        InputDataError: names the file and what is wrong with it.
+    """
+    from pilot_client import model_config
+    from pilot_perf.requests import check_files
+    from pilot_perf.schedule import read_trace
+
+    has_config = model_dir is not None and (model_dir / model_config.CONFIG_FILE).is_file()
+    check_files(requests, model_config.read(model_dir) if model_dir is not None and has_config else None)
+    if trace is not None:
+        read_trace(trace)
+
+
 def requests_of(options: dict[str, Any]) -> "RequestOptions":
     """The options of `request_options`, taken out of `options`."""
     from pilot_perf.requests import RequestOptions

@@ -9,7 +9,7 @@ import click
 from pilot_cli.output import json_option, print_json
 from pilot_cli.param_types import address
 from pilot_cli.repositories import default_repository
-from pilot_cli.request_options import request_options, requests_of
+from pilot_cli.request_options import check_before_start, request_options, requests_of
 from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
@@ -73,13 +73,17 @@ def command(
     tuned_with = results_dir / INPUT_FILE
     if options["input_data"] is None and tuned_with.is_file():
         options["input_data"] = tuned_with
+    requests = requests_of(options)
+    if url is None:
+        repository = repository or default_repository(model)
+    check_before_start(requests, options["trace"], None if repository is None else repository / model)
     with ExitStack() as stack:
         stack.enter_context(only_one_in(results_dir))
         watcher = stack.enter_context(Watcher(slo, options["max_measurements"]))
         analyzer = perf_analyzer(watcher.say)
-        if options["input_data"] == tuned_with:
+        if requests.input_data == tuned_with:
             watcher.say(f"Sending the rows of {tuned_with}, where an earlier run has put them")
-        if url is not None:
+        if url is not None or repository is None:
             from pilot_perf.remote import RemoteServer
 
             server: Any = RemoteServer(address(url, "grpc"))
@@ -89,7 +93,6 @@ def command(
         else:
             from pilot_cli.own_server import OwnServers
 
-            repository = repository or default_repository(model)
             model_dir = repository / model
             watcher.say(f"Starting a server on {repository}")
             restart = stack.enter_context(OwnServers(repository, model, watcher.say)).start
@@ -101,7 +104,7 @@ def command(
             results_dir=results_dir,
             model_dir=model_dir,
             may_reload=url is None or allow_reload,
-            requests=requests_of(options),
+            requests=requests,
             **options,
         )
         outcome = run(server, analyzer, request, watch=watcher, say=watcher.say, restart=restart)

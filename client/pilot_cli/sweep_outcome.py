@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from statistics import median
 from typing import TYPE_CHECKING, Any
+
+from pilot_cli.sweep_progress import FEW_PER_S
 
 if TYPE_CHECKING:
     from pilot_perf.confirm import Side
@@ -24,7 +27,9 @@ def outcome_table(outcome: "Outcome") -> str:
     elif outcome.verdict is None:
         figures, trial = outcome.winner.figures, outcome.winner.trial
         if figures is not None:
-            rate = f"{figures.throughput_per_s:.0f}/s at {trial.concurrency} in flight"
+            rate = f"{_rate(figures.throughput_per_s)} at {trial.concurrency} in flight"
+            if figures.output_tokens_per_s is not None:
+                rate += f", {figures.output_tokens_per_s:.0f} tokens/s"
             lines.append(f"{trial.knobs}: {rate}, {outcome.slo.describe(figures)}")
         lines.append(f"Conclusion: {outcome.text}")
     else:
@@ -66,7 +71,7 @@ def _step_lines(outcome: "Outcome") -> list[str]:
         (
             f"  {step.change}",
             "" if step.ratio is None else f"x {step.ratio}",
-            _number(step.after.throughput_per_s, "/s", 0),
+            _rate(step.after.throughput_per_s),
             step.text(outcome.slo),
         )
         for step in steps
@@ -84,10 +89,35 @@ def _side_rows(untuned: "Side", chosen: "Side", slo: "Slo") -> list[tuple[str, s
     return [
         row("configuration", lambda side: "as installed" if side.trial.knobs.is_untuned else str(side.trial.knobs)),
         row("in flight", lambda side: str(side.trial.concurrency)),
-        row("throughput", lambda side: _number(side.throughput_per_s, "/s", 0)),
+        row("throughput", lambda side: _rate(side.throughput_per_s)),
+        *_token_rows(row, sides),
         *(row(b.name, lambda side, b=b: b.text(side.value(b))) for b in slo.budgets),  # type: ignore[misc]
         row(f"kept {slo}", lambda side: f"{side.num_kept(slo)} of {len(side.all_rounds)} rounds"),
     ]
+
+
+def _token_rows(
+    row: Callable[[str, Callable[["Side"], str]], tuple[str, str, str]], sides: tuple["Side", "Side"]
+) -> list[tuple[str, str, str]]:
+    """Of a language model: what all readers together get, and what one of them sees."""
+    if not any(m.figures and m.figures.output_tokens_per_s for side in sides for m in side.all_rounds):
+        return []
+
+    def middle(side: "Side", name: str) -> float | None:
+        values = [getattr(m.figures, name) for m in side.all_rounds if m.figures]
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    return [
+        row("output", lambda side: _number(middle(side, "output_tokens_per_s"), " tokens/s", 0)),
+        row("for one user", lambda side: _number(middle(side, "output_tokens_per_s_per_user"), " tokens/s", 0)),
+        row("goodput", lambda side: _rate(middle(side, "goodput_per_s"))),
+    ]
+
+
+def _rate(value: float | None) -> str:
+    """Requests per second; a language model answers only a few."""
+    return _number(value, "/s", 0 if value is None or value >= FEW_PER_S else 1)
 
 
 def _number(value: float | None, unit: str, digits: int) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pilot_cli.output import json_option, print_json
-from pilot_cli.request_options import request_options, requests_of
+from pilot_cli.request_options import check_before_start, request_options, requests_of
 from pilot_cli.sweep_options import INPUT_FILE, levels_of, sweep_options
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_cli.sweep_progress import Watcher
@@ -79,6 +79,8 @@ def command(
         results_dir.mkdir(parents=True, exist_ok=True)
         if options["input_data"] is None and target.spec is not None:
             options["input_data"] = write_rows(target.spec.samples, results_dir / INPUT_FILE)
+        requests = requests_of(options)
+        check_before_start(requests, options["trace"], target.model_dir)
         watcher.step(2, "Server")
         with OwnServers(target.model_dir.parent, target.model, say) as servers:
             server = servers.start()
@@ -92,7 +94,7 @@ def command(
                 levels=levels,
                 results_dir=results_dir,
                 model_dir=target.model_dir,
-                requests=requests_of(options),
+                requests=requests,
                 **options,
             )
             outcome = run(server, analyzer, request, watch=watcher, say=say, restart=servers.start)

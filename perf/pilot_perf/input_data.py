@@ -52,9 +52,18 @@ def read_rows(source: Path, config: ModelConfig) -> list[Row]:
     Raises:
         InputDataError: no such file, one that is neither, or rows that do not fit the model.
     """
-    rows = _read_npz(source) if source.suffix == ".npz" else _read_json(source)
     specs = inputs_of(config)
-    return [_fitted(row, specs, f"{source}, row {number}") for number, row in enumerate(rows, start=1)]
+    rows = enumerate(read_raw_rows(source), start=1)
+    return [_fitted(row, specs, f"{source}, row {number}") for number, row in rows]
+
+
+def read_raw_rows(source: Path) -> list[Row]:
+    """The rows of the file as they stand there.
+
+    Raises:
+        InputDataError: no such file, or one that is neither.
+    """
+    return _read_npz(source) if source.suffix == ".npz" else _read_json(source)
 
 
 def cut(rows: Sequence[Row], config: ModelConfig, lengths: Lengths, seed: int) -> list[Row]:

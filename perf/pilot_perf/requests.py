@@ -117,6 +117,25 @@ class PromptRequests:
         return self.plan.rows(self.config, seed=hash((self.seed, next(self._launches))))
 
 
+def check_files(options: RequestOptions, config: ModelConfig | None) -> None:
+    """Read what `options` name, before a server is started for it; `config` is what is known of the model by then.
+
+    Raises:
+        InputDataError: a file that cannot be used.
+    """
+    if options.tokenizer is not None:
+        tokenizer_count(options.tokenizer)
+    if options.input_data is None:
+        return
+    if options.input_data.suffix == ".jsonl":
+        read_prompts(options.input_data, config or ModelConfig(), DEFAULT_OUTPUT_TOKENS, options.seed)
+    elif config is not None and config.input:
+        input_data.read_rows(options.input_data, config)
+    else:
+        # The server completes the inputs when it loads the model.
+        input_data.read_raw_rows(options.input_data)
+
+
 def requests_for(config: ModelConfig, options: RequestOptions, folder: Path, model_dir: Path | None) -> Requests:
     """What `options` ask for; files that are made of it go into `folder`.
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from pilot_perf.errors import BudgetError
+from pilot_perf.errors import BudgetError, InputDataError
 from pilot_perf.measures import TIMES
 from pilot_perf.percentiles import USUAL_STATISTICS
 from pilot_perf.requests import Requests
@@ -45,7 +45,13 @@ def target_for(grpc_url: str, config: ModelConfig, requests: Requests, slo: Slo,
 
     Raises:
         BudgetError: a budget on tokens, for a model that does not stream them.
+        InputDataError: shared memory for a language model.
     """
+    if requests.tokens is not None and options.get("shared_memory", "none") != "none":
+        raise InputDataError(
+            f"{config.name} is a language model: its answers must come over the connection, or their tokens are not "
+            "seen. Leave --shared-memory out"
+        )
     is_streamed = config.model_transaction_policy.decoupled
     about_tokens = [budget for budget in slo.budgets if budget.measure in ("ttft_ms", "itl_ms")]
     if about_tokens and (requests.tokens is None or not is_streamed):

@@ -41,6 +41,10 @@ def invoke(*arguments: str) -> Result:
         (("sweep", "m", "--url", "h:1", "--repository", "r"), "give one of them"),
         (("sweep", "m", "--allow-reload"), "--allow-reload is for a server at --url"),
         (("sweep", "m", "--input-data", "/no/such"), "does not exist"),
+        (("sweep", "m", "--prompt-tokens", "long"), "lengths 'long' are not understood: lengths look like 128"),
+        (("sweep", "m", "--trace", "/no/such"), "does not exist"),
+        (("sweep", "m", "--shared-memory", "disk"), "is not one of 'none', 'system', 'cuda'"),
+        (("sweep", "m", "--max-num-seqs", "0"), "0 is below 1"),
         (("tune",), "Missing argument 'SPEC|MODEL'"),
         (("tune", "m", "--max-measurements", "0"), "0 is not in the range"),
         (("report",), "Missing argument 'STUDY'"),
@@ -70,6 +74,32 @@ def test_what_cannot_be_done_is_an_error_in_one_line(
     assert isinstance(result.exception, PilotError), result.output
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--input-data", "rows.json"), r"rows.json, row 1: input 'x' has shape [2], the model takes x FP32 [4]"),
+        (("--input-data", "prompts.jsonl"), "prompts.jsonl, line 1: not JSON"),
+        (("--trace", "trace.txt"), "the trace trace.txt must have one whole number of microseconds per line"),
+        (("--tokenizer", "."), "tokenizer.json cannot be read as a tokenizer"),
+    ],
+)
+def test_a_file_that_cannot_be_used_costs_no_start_of_a_server(
+    options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pilot_cli.own_server.serve_model", lambda *_: pytest.fail("a server was started"))
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    config = 'name: "m" max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }'
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text(config)
+    (tmp_path / "rows.json").write_text('{"data": [{"x": [1.0, 2.0]}]}')
+    (tmp_path / "prompts.jsonl").write_text("Why?")
+    (tmp_path / "trace.txt").write_text("fast")
+    result = invoke("sweep", "m", "--repository", "models", *options)
+    assert isinstance(result.exception, PilotError), result.output
+    assert message in str(result.exception)
+    assert not (tmp_path / "build").exists()
 
 
 @pytest.mark.triton
@@ -111,6 +141,26 @@ def test_the_table_sets_both_sides_beside_each_other() -> None:
         "Ratio chosen / untuned: 3.00 [2.93, 3.08] (mean of the log ratios of interleaved pairs, Student's t interval "
         "at 95%; 3 pairs)",
         "Conclusion: the chosen configuration is faster within the budget",
+    ]
+
+
+def test_a_language_model_has_rows_for_its_tokens() -> None:
+    of_tokens = {"output_tokens_per_s": 640.4, "output_tokens_per_s_per_user": 48.0, "goodput_per_s": 3.75}
+    outcome = confirmed()
+    assert outcome.verdict is not None
+
+    def with_tokens(side: Side) -> Side:
+        rounds = [replace(m, figures=replace(m.figures, **of_tokens)) for m in side.rounds if m.figures]
+        return replace(side, rounds=tuple(rounds))
+
+    verdict = replace(
+        outcome.verdict, untuned=with_tokens(outcome.verdict.untuned), chosen=with_tokens(outcome.verdict.chosen)
+    )
+    lines = outcome_table(replace(outcome, verdict=verdict)).splitlines()
+    assert lines[4:7] == [
+        "output         640 tokens/s   640 tokens/s",
+        "for one user   48 tokens/s    48 tokens/s",
+        "goodput        3.8/s          3.8/s",
     ]
 
 

@@ -99,5 +99,7 @@ def test_a_budget_on_tokens_needs_a_model_that_streams_them(tmp_path: Path) -> N
     assert target_for("h:1", LLM, llm, slo).is_streamed
     with pytest.raises(BudgetError, match="m is no language model, so nothing can be said of p95 TTFT"):
         target_for("h:1", PLAIN, plain, slo)
+    with pytest.raises(InputDataError, match="its answers must come over the connection"):
+        target_for("h:1", LLM, llm, slo, shared_memory="system")
     with pytest.raises(BudgetError, match="llm answers in one piece"):
         target_for("h:1", parse(f'name: "llm" {LLM_INPUTS}'), llm, slo)
