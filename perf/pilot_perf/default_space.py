@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from pilot_perf.config_override import ENGINE_BACKENDS, THREADED_BACKENDS, apply, backend_of, model_file
 from pilot_perf.errors import KnobError
@@ -13,6 +13,7 @@ from pilot_perf.search.space import Space
 DEFAULT_BATCHES = (1, 4, 8, 16, 32)
 DEFAULT_DELAYS_US = (0, 1000, 5000)
 DEFAULT_MAX_CONCURRENCY = 128
+GPU_INSTANCES = (1, 2, 4)
 DEFAULT_NUM_SEQS = (4, 8, 16, 32, 64)
 DEFAULT_BATCHED_TOKENS = (128, 256, 512, 1024)
 
@@ -74,7 +75,7 @@ def space_for(installed: ModelConfig, levels: Levels, cpus: int, version_dir: Pa
         raise KnobError(f"{installed.name}: --preferred-batch needs a model that batches, and a --max-batch above 1")
     return Space(
         precisions=_precisions(installed, levels.precisions, version_dir),
-        instances=_sorted(levels.instances) or _powers_to(cpus),
+        instances=_sorted(levels.instances) or _instances(installed, cpus),
         intra_op_threads=_threads(installed, levels.intra_op_threads, cpus),
         max_batches=batches,
         queue_delays_us=(_sorted(levels.queue_delays_us) or DEFAULT_DELAYS_US) if batches and max(batches) > 1 else (),
@@ -152,6 +153,12 @@ def _batches(installed: ModelConfig, asked: tuple[int, ...] | None) -> tuple[int
     # A graph or engine built for a largest batch takes no more; an ONNX graph with a free batch axis does.
     most = installed.max_batch_size if backend_of(installed) != "onnxruntime" else max(DEFAULT_BATCHES)
     return tuple(sorted({*(size for size in DEFAULT_BATCHES if size <= most), installed.max_batch_size}))
+
+
+def _instances(installed: ModelConfig, cpus: int) -> tuple[int, ...]:
+    """For each GPU where the model is on GPUs: there a few share it, however many cores the machine has."""
+    on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in installed.instance_group)
+    return GPU_INSTANCES if on_gpu else _powers_to(cpus)
 
 
 def _sorted(levels: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from pilot_client.model_config import parse
 from pilot_perf.config_override import apply
@@ -47,7 +48,15 @@ def test_a_batch_switches_dynamic_batching_on() -> None:
 
 
 def test_a_model_without_an_instance_group_gets_one() -> None:
-    assert [group.count for group in apply(parse('name: "m"'), Knobs(instances=3)).instance_group] == [3]
+    (group,) = apply(parse('name: "m"'), Knobs(instances=3)).instance_group
+    # On a machine without a GPU, a kind of GPU would only be refused.
+    assert (group.count, group.kind) == (3, ModelInstanceGroup.KIND_AUTO)
+
+
+def test_instances_are_for_each_gpu_that_the_model_is_on() -> None:
+    on_two = parse('name: "m" instance_group { count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }')
+    (group,) = apply(on_two, Knobs(instances=2)).instance_group
+    assert (group.count, group.kind, list(group.gpus)) == (2, ModelInstanceGroup.KIND_GPU, [0, 1])
 
 
 def test_a_preferred_batch_replaces_the_installed_ones_and_must_fit() -> None:

@@ -82,6 +82,11 @@ def test_a_preferred_batch_is_tried_beside_none_and_only_below_the_largest() -> 
         space_for(ONNX, Levels(max_batches=(1,), preferred_batches=(4,)), 2, None)
 
 
+def test_a_model_on_gpus_has_a_few_instances_on_each() -> None:
+    on_gpu = parse('name: "m" backend: "tensorrt" max_batch_size: 4 instance_group { count: 1 kind: KIND_GPU gpus: 0 }')
+    assert space_for(on_gpu, Levels(), 16, None).instances == (1, 2, 4)
+
+
 def test_a_precision_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KnobError, match=r"no model.fp16.onnx in .*; there is model.fp32.onnx"):
         space_for(ONNX, Levels(precisions=("fp16",)), 2, version_dir(tmp_path, "fp32"))
