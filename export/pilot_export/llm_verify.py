@@ -48,8 +48,11 @@ def verify(folder: Path, tokenizer: Tokenizer) -> Verification:
         VerifyError: one of the two cannot run the model. What differs is not raised, but reported.
     """
     prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    num_threads = torch.get_num_threads()
     # One after the other, so that there is never memory for both needed.
     ours = _our_logits(folder, prompts)
+    # The backend's CPU kernels leave torch a single thread.
+    torch.set_num_threads(num_threads)
     theirs = _reference_logits(folder, prompts)
     best, second = theirs.topk(2).values.unbind(1)
     is_same = ours.argmax(dim=1) == theirs.argmax(dim=1)
@@ -61,6 +64,19 @@ def verify(folder: Path, tokenizer: Tokenizer) -> Verification:
     )
 
 
+def logits_of(
+    folder: Path, tokenizer: Tokenizer, *, quantization: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The backend's logits at every position of the prompts, and the token that follows there; -1 at a prompt's end.
+
+    Raises:
+        VerifyError: the backend refuses the model.
+    """
+    prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    following = [token for prompt in prompts for token in (*prompt[1:], -1)]
+    return _our_logits(folder, prompts, quantization), torch.tensor(following)
+
+
 def require_loadable(folder: Path) -> None:
     """
     Raises:
@@ -69,7 +85,7 @@ def require_loadable(folder: Path) -> None:
     _load(folder, blocks_each=1, num_prompts=1)
 
 
-def _load(folder: Path, *, blocks_each: int, num_prompts: int) -> Runner:
+def _load(folder: Path, *, blocks_each: int, num_prompts: int, quantization: str | None = None) -> Runner:
     try:
         return load_runner(
             EngineConfig(
@@ -77,6 +93,7 @@ def _load(folder: Path, *, blocks_each: int, num_prompts: int) -> Runner:
                 tokenizer=folder,
                 device="cpu",
                 dtype="float32",
+                quantization=quantization,
                 block_size=_BLOCK_SIZE,
                 max_model_len=blocks_each * _BLOCK_SIZE,
                 num_gpu_blocks_override=blocks_each * num_prompts,
@@ -86,9 +103,9 @@ def _load(folder: Path, *, blocks_each: int, num_prompts: int) -> Runner:
         raise VerifyError(str(error)) from error
 
 
-def _our_logits(folder: Path, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+def _our_logits(folder: Path, prompts: Sequence[Sequence[int]], quantization: str | None = None) -> torch.Tensor:
     blocks_each = -(-max(len(prompt) for prompt in prompts) // _BLOCK_SIZE)
-    runner = _load(folder, blocks_each=blocks_each, num_prompts=len(prompts))
+    runner = _load(folder, blocks_each=blocks_each, num_prompts=len(prompts), quantization=quantization)
     steps = [
         SequenceStep(prompt, 0, range(index * blocks_each, (index + 1) * blocks_each), range(len(prompt)))
         for index, prompt in enumerate(prompts)

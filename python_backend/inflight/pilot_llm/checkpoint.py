@@ -34,7 +34,7 @@ class Checkpoint:
         self._untaken = set(self._file_of_tensor)
 
     def take(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """The tensor as it is stored.
+        """The tensor as it is stored; one in 8 bit as float32, multiplied by its scales (`name`_scale, one per row).
 
         Raises:
             ConfigError: it is missing, or has another shape.
@@ -47,9 +47,14 @@ class Checkpoint:
             raise ConfigError(
                 f"{name} in {self._folder} has shape {list(stored.shape)}, config.json asks for {list(shape)}"
             )
-        if not stored.is_floating_point():
-            raise ConfigError(f"{name} in {self._folder} is {stored.dtype}: quantised checkpoints are not supported")
         self._untaken.discard(name)
+        scale_name = f"{name}_scale"
+        if stored.dtype == torch.int8 and scale_name in self._file_of_tensor:
+            return stored.float() * self.take(scale_name, (shape[0], 1)).float()
+        if not stored.is_floating_point():
+            raise ConfigError(
+                f"{name} in {self._folder} is {stored.dtype}, which is read only as int8 beside {scale_name}"
+            )
         return stored
 
     def take_stacked(self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> torch.Tensor:

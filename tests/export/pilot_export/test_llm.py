@@ -100,6 +100,53 @@ def test_settings_and_configuration_of_the_user_stay(folder: Path, repository: P
     assert (repository / "mine" / "config.pbtxt").read_text() == "# mine\n"
 
 
+def folder_without_kernels(folder: Path) -> Path:
+    """A random Llama whose heads are too small for the CPU kernels."""
+    make_model_folder(folder)
+    vocab_size = HfTokenizer.from_folder(folder).vocab_size
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 1}
+    save_random(folder, "llama", {"vocab_size": vocab_size, "max_position_embeddings": 256, **sizes})
+    return folder
+
+
+def test_8_bit_is_stored_once_served_so_and_compared_with_float32(folder: Path, repository: Path) -> None:
+    export = export_llm(str(folder), repository, precision="int8", is_verified=False)
+    version_dir = repository / "tiny-llama" / "1"
+    assert json.loads((version_dir / "model.json").read_text()) == {"model": ".", "quantization": "int8"}
+    before, after = (load_file(path / "model.safetensors") for path in (folder, version_dir))
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert after[name].dtype == torch.int8
+    assert after[f"{name}_scale"].shape == (64, 1)
+    error = (after[name].float() * after[f"{name}_scale"] - before[name]).abs()
+    assert (error <= after[f"{name}_scale"] * 0.5001).all()
+    assert torch.equal(after["model.embed_tokens.weight"], before["model.embed_tokens.weight"])
+    assert export.int8 is not None
+    assert export.int8.num_agreeing > 0.8 * export.int8.num_positions
+    assert export.int8.mean_loss == pytest.approx(export.int8.float32_mean_loss, rel=0.02)
+    # Stored or made at load, it is the same model; and it is right without the kernels too.
+    stored, made = (
+        llm_verify.logits_of(path, HfTokenizer.from_folder(path), quantization="int8")[0]
+        for path in (version_dir, folder)
+    )
+    torch.testing.assert_close(stored, made, atol=1e-4, rtol=1e-4)
+    load(version_dir, num_gpu_blocks_override=2, block_size=8)
+
+
+def test_8_bit_without_the_kernels_or_of_a_folder_that_stays_where_it_is_is_refused(
+    folder: Path, tmp_path: Path, repository: Path
+) -> None:
+    with pytest.raises(ExportError, match="int8 needs the CPU kernels, which do not run here: head_dim"):
+        export_llm(str(folder_without_kernels(tmp_path / "small")), repository, precision="int8", is_verified=False)
+    with pytest.raises(ExportError, match="gpt_neox runs through transformers, which has no int8"):
+        export_llm(str(other_family(tmp_path / "neox", "gpt_neox")), repository, precision="int8", is_verified=False)
+    with pytest.raises(ExportError, match="with --precision they are written anew"):
+        export_llm(str(folder), repository, precision="int8", link=True)
+    assert not repository.exists()
+    export_llm(str(folder), repository, name="once", precision="int8", is_verified=False)
+    with pytest.raises(ExportError, match="is quantised already"):
+        export_llm(str(repository / "once" / "1"), repository, name="twice", precision="int8", is_verified=False)
+
+
 def test_link_copies_no_weights(folder: Path, repository: Path) -> None:
     export_llm(str(folder), repository, name="linked", link=True, is_verified=False)
     assert sorted(listing(repository / "linked")) == ["1/export.json", "1/model.json", "config.pbtxt"]

@@ -205,8 +205,12 @@ def _refuse_unknown(fields: Mapping[str, Any], family: _Family) -> None:
     architectures = fields.get("architectures")
     if architectures is not None and architectures != [family.architecture]:
         raise UnsupportedModelError(f"architectures is {architectures}, supported is [{family.architecture!r}]")
-    if fields.get("quantization_config") is not None:
-        raise UnsupportedModelError("quantization_config is set: quantised checkpoints are not supported")
+    quantization = fields.get("quantization_config")
+    if quantization is not None and not _is_int8_by_row(quantization):
+        raise UnsupportedModelError(
+            "quantization_config is set: of quantised checkpoints, those with int8 weights and a scale per row are "
+            "supported (compressed-tensors, int-quantized), as `tritonpilot export llm --precision int8` makes them"
+        )
     for name, implemented in _FIXED_FIELDS.items():
         value = fields.get(name)
         if value is not None and value != implemented:
@@ -216,6 +220,20 @@ def _refuse_unknown(fields: Mapping[str, Any], family: _Family) -> None:
             f"field {name!r} ({fields[name]!r}) is not implemented. If it does not change what the model computes, "
             "remove it from config.json"
         )
+
+
+def _is_int8_by_row(quantization: Any) -> bool:
+    """Whether weights are stored as `Checkpoint` reads them. How activations are rounded, model.json decides."""
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != "compressed-tensors":
+        return False
+    groups = quantization.get("config_groups")
+    weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, dict) else []
+    wanted = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    return (
+        quantization.get("format") == "int-quantized"
+        and bool(weights)
+        and all(all(scheme.get(key) == value for key, value in wanted.items()) for scheme in weights)
+    )
 
 
 def _count(values: Mapping[str, Any], name: str) -> int:

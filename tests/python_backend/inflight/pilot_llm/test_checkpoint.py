@@ -59,7 +59,16 @@ def test_misshapen_tensor(folder: Path) -> None:
 
 def test_quantised_tensor(folder: Path) -> None:
     change(folder, model__norm__weight=torch.ones(48, dtype=torch.int8))
-    assert "quantised checkpoints are not supported" in load_error(folder)
+    assert "is torch.int8, which is read only as int8 beside model.norm.weight_scale" in load_error(folder)
+
+
+def test_8_bit_tensor_is_its_values_times_the_scale_of_their_row(tmp_path: Path) -> None:
+    values = torch.randint(-127, 128, (3, 4), dtype=torch.int8)
+    scales = torch.tensor([[0.5], [2.0], [0.0]])
+    save_file({"x.weight": values, "x.weight_scale": scales}, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint(tmp_path)
+    assert torch.equal(checkpoint.take("x.weight", (3, 4)), values.float() * scales)
+    assert checkpoint.untaken(()) == []
 
 
 def test_tensor_that_would_be_ignored(folder: Path) -> None:

@@ -48,6 +48,10 @@ def test_absent_fields_have_transformers_defaults() -> None:
         ({"logit_scale": 2.0}, "field 'logit_scale'"),
         ({"sliding_window": 128}, "field 'sliding_window'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}},
+            "tritonpilot export llm --precision int8",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic' is not implemented"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_type 'longrope'"),
