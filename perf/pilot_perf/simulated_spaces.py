@@ -16,7 +16,7 @@ from pilot_perf.simulator import SimulatedModel
 from pilot_perf.slo import Slo, parse_slo
 
 # Requests of a measurement that counts as the truth.
-TRUE_REQUESTS = 1500
+TRUE_REQUESTS = 1000
 GLANCE_REQUESTS = 300
 # The gap, as a share of the load, within which the true best load is found.
 TRUE_TOLERANCE = 0.03

@@ -1,0 +1,181 @@
+"""How good the search is, and what it costs, on random simulated servers with a known best answer.
+
+    python perf/benchmarks/search.py              # 300 spaces
+    python perf/benchmarks/search.py --quick      # 40 spaces
+
+Every space is searched by `quick` with its confirmation, and by Model Analyzer's two rules (search_bench/rules.py); by
+`grid` and by exhaustive search in every tenth space, since those take a thousand measurements each. A pick is judged by
+the simulated server without noise: its share of the best throughput within the budget, and whether its true percentile
+breaks the budget.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import sqrt
+from multiprocessing import Pool
+from statistics import median
+
+from search_bench.rules import analyzer_brute, analyzer_quick, exhaustive
+
+from pilot_perf.confirm import next_confirmation
+from pilot_perf.measures import Measurement, Trial
+from pilot_perf.search.grid import grid
+from pilot_perf.search.quick import quick
+from pilot_perf.search.task import SearchTask, Strategy
+from pilot_perf.simulated_spaces import Case, random_case
+from pilot_perf.study import MAX_MEASUREMENTS
+
+EVERY = 10
+# Requests of a short and of a long window, at least and per request in flight.
+SHORT, LONG = (400, 12), (1000, 30)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One search of one space. `share` None: it chose nothing."""
+
+    seed: int
+    rule: str
+    num_configurations: int
+    num_search: int
+    num_confirm: int
+    share: float | None
+    true_use: float | None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spaces", type=int, default=300)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="40 spaces")
+    parser.add_argument("--json", action="store_true", help="every result, for a program")
+    options = parser.parse_args()
+    seeds = range(options.first_seed, options.first_seed + (40 if options.quick else options.spaces))
+    started = time.monotonic()
+    # The matrices are small: more threads than one only wait for each other.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    with Pool(min(2, os.cpu_count() or 1)) as pool:
+        results = [result for some in pool.imap_unordered(search_space, seeds, chunksize=5) for result in some]
+    results.sort(key=lambda result: (result.rule, result.seed))
+    if options.json:
+        json.dump([asdict(result) for result in results], sys.stdout)
+        return 0
+    print(f"{len(seeds)} spaces in {time.monotonic() - started:.0f} s\n")
+    print(table(results))
+    return 0
+
+
+def search_space(seed: int) -> list[Result]:
+    case = random_case(seed)
+    optimum_per_s = case.optimum_per_s()
+    if not optimum_per_s:
+        return []
+    rules: dict[str, Strategy] = {"analyzer quick": analyzer_quick, "analyzer brute": analyzer_brute}
+    if seed % EVERY == 0:
+        rules |= {"grid": grid, "exhaustive": exhaustive}
+    task = SearchTask(case.space, case.slo, case.model.cores, MAX_MEASUREMENTS)
+    results = [confirmed(case, task, optimum_per_s, seed)]
+    for name, rule in rules.items():
+        history, winner = drive(case, rule, task, most=10**6)
+        results.append(judged(case, seed, name, len(history), 0, winner.trial if winner else None, optimum_per_s))
+    return results
+
+
+def confirmed(case: Case, task: SearchTask, optimum_per_s: float, seed: int) -> Result:
+    """`quick`, then the confirmation of its winner as in a real study."""
+    history, winner = drive(case, quick, task, most=task.max_measurements)
+    made: list[Measurement] = []
+    pick = None if winner is None else winner.trial
+    if pick is not None and not pick.knobs.is_untuned:
+        while (step := next_confirmation(history, made, case.slo)).trial is not None:
+            made.append(measured(case, step.trial, LONG, len(history) + len(made)))
+        pick = None
+        if step.verdict is not None:
+            pick = step.verdict.chosen.trial if step.verdict.chosen_keeps else step.verdict.untuned.trial
+    return judged(case, seed, "quick", len(history), len(made), pick, optimum_per_s)
+
+
+def drive(
+    case: Case, rule: Callable[[SearchTask], object], task: SearchTask, most: int
+) -> tuple[list[Measurement], Measurement | None]:
+    """All measurements of one search, and its winner: the best that it measured where `most` ended it."""
+    made: dict[object, Measurement] = {}
+    search = rule(task)
+    try:
+        trial = next(search)  # type: ignore[call-overload]
+        while len(made) < most:
+            if trial.point not in made:
+                made[trial.point] = measured(case, trial, SHORT, len(made))
+            trial = search.send(made[trial.point])  # type: ignore[attr-defined]
+    except StopIteration as stop:
+        return list(made.values()), stop.value
+    kept = [m for m in made.values() if m.figures and case.slo.is_kept(m.figures, 0.95)]
+    return list(made.values()), max(kept, key=lambda m: m.figures.throughput_per_s if m.figures else 0.0, default=None)
+
+
+def measured(case: Case, trial: Trial, window: tuple[int, int], number: int) -> Measurement:
+    return case.model.measure(trial, max(window[0], window[1] * trial.concurrency), number)
+
+
+def judged(
+    case: Case, seed: int, rule: str, num_search: int, num_confirm: int, pick: Trial | None, optimum_per_s: float
+) -> Result:
+    share = use = None
+    if pick is not None:
+        use = case.true_use(pick.knobs, pick.concurrency)
+        share = case.true_figures(pick.knobs, pick.concurrency).throughput_per_s / optimum_per_s
+    return Result(seed, rule, len(case.space.configurations()), num_search, num_confirm, share, use)
+
+
+def table(results: list[Result]) -> str:
+    head = (
+        f"{'rule':<16}{'spaces':>7}{'search':>8}{'+ proof':>9}{'most':>6}{'share: median':>15}{'5%':>7}{'worst':>7}"
+        f"{'below 0.85':>12}{'  breaks the budget'}"
+    )
+    lines = [head]
+    for rule in dict.fromkeys(result.rule for result in results):
+        of = [result for result in results if result.rule == rule]
+        shares = sorted(result.share or 0.0 for result in of)
+        totals = [result.num_search + result.num_confirm for result in of]
+        broken = sum(1 for result in of if (result.true_use or 0.0) > 1)
+        lines.append(
+            f"{rule:<16}{len(of):>7}{median(result.num_search for result in of):>8.0f}{median(totals):>9.0f}"
+            f"{max(totals):>6}{median(shares):>15.3f}{shares[len(of) // 20]:>7.3f}{shares[0]:>7.3f}"
+            f"{sum(share < 0.85 for share in shares):>12}  {broken} of {len(of)}, {_interval(broken, len(of))}"
+        )
+    return "\n".join([*lines, "", *_ratios(results)])
+
+
+def _ratios(results: list[Result]) -> list[str]:
+    """Our measurements as a share of the exhaustive search's, in the spaces that both searched."""
+    lines = []
+    for rule in ("exhaustive", "grid"):
+        full = {result.seed: result.num_search for result in results if result.rule == rule}
+        ours = [result for result in results if result.rule == "quick" and result.seed in full]
+        if not ours:
+            continue
+        total = sum(full.values())
+        search = sum(result.num_search for result in ours)
+        both = search + sum(result.num_confirm for result in ours)
+        lines.append(
+            f"{rule}: {total / len(ours):.0f} measurements a space; quick takes 1/{total / search:.0f} of them, "
+            f"1/{total / both:.0f} with its proof"
+        )
+    return lines
+
+
+def _interval(count: int, total: int) -> str:
+    """Wilson's 95% interval of a share."""
+    z, share = 1.96, count / total
+    center = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / (1 + z * z / total)
+    return f"{max(center - half, 0.0):.1%} to {center + half:.1%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

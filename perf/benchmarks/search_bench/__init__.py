@@ -1,0 +1,1 @@
+"""What `search.py` compares the search with."""
