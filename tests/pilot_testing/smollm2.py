@@ -1,12 +1,13 @@
 """SmolLM2-135M-Instruct for tests: exported once into the cache, and transformers' greedy answers to real prompts.
 
-Both are kept under a key of what they are made from, so that a change of the export makes them anew.
+What is kept has a key of what it is made from, so that a change of the export makes it anew.
 """
 
 import hashlib
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from pilot_base.packages import cache_dir
 from pilot_testing.hf_models import reference_greedy
@@ -62,20 +63,34 @@ def prompts(folder: Path) -> list[list[int]]:
     return [list(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
 
 
-def reference_answers(folder: Path) -> list[list[int]]:
-    """What transformers generates for each prompt alone, in float32, whether it ends or not."""
+def reference_model(folder: Path) -> Any:
+    """The model as transformers loads it, in float32."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    questions = prompts(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def reference_answer(folder: Path, model: Any, prompt: list[int]) -> list[int]:
+    """What transformers' own generate gives for the prompt alone, whether it ends or not. Kept in the cache."""
     weights_sha256 = json.loads((folder / "export.json").read_text())["weights_sha256"]
-    made_from = [questions, NUM_TOKENS, weights_sha256, version("transformers")]
-    key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
-    path = cache_dir() / "tests" / f"smollm2-answers-{key}.json"
-    with one_process_at_a_time("smollm2-answers"):
-        if not path.exists():
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            answers = [reference_greedy(model, question, NUM_TOKENS) for question in questions]
-            path.write_text(json.dumps(answers))
-    stored: list[list[int]] = json.loads(path.read_text())
+    made_from = [prompt, NUM_TOKENS, weights_sha256, version("transformers")]
+    key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+    path = cache_dir() / "tests" / "smollm2-answers" / f"{key}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(reference_greedy(model, prompt, NUM_TOKENS)))
+    stored: list[int] = json.loads(path.read_text())
     return stored
+
+
+def best_after(model: Any, prompt: list[int], answer: list[int]) -> list[int]:
+    """transformers' best token behind the prompt and each part of the answer: the answer itself, if it is greedy.
+
+    One forward instead of one per token.
+    """
+    import torch
+
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return [int(token) for token in logits.argmax(dim=-1)]
