@@ -65,14 +65,20 @@ spec.loader.exec_module(module)
 class TritonPythonModel(module.TritonPythonModel):
     def initialize(self, args):
         super().initialize(args)
-        threading.Thread(target=self._answer, daemon=True).start()
+        self._is_over = threading.Event()
+        self._asking = threading.Thread(target=self._ask, daemon=True)
+        self._asking.start()
 
-    def _answer(self):
+    def _ask(self):
         beside = READY.with_suffix(".new")
-        while True:
+        while not self._is_over.wait(0.05):
             beside.write_text(json.dumps(self.is_ready()))
             beside.replace(READY)
-            time.sleep(0.05)
+
+    def finalize(self):
+        self._is_over.set()
+        self._asking.join()
+        super().finalize()
 """
 
 
