@@ -14,9 +14,10 @@ The default that the export writes (one instance, a thread per CPU that the proc
 """
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,23 +63,27 @@ def settings(cpus: int) -> list[Setting]:
     return sorted(found, key=lambda s: (s.num_threads, s.instances, s.in_flight))
 
 
-def switches(server: RunningServer) -> tuple[int, int]:
-    """Voluntary and involuntary switches so far of every thread of the server and its children.
+def switches(server: RunningServer) -> dict[int, tuple[int, int]]:
+    """Voluntary and involuntary switches so far, by thread, of the server and its children.
 
     psutil's `num_ctx_switches` of a process counts its first thread alone (as /proc/PID/status does), so each thread is
     asked as if it were a process.
     """
     top = psutil.Process(server.pid)
-    counts = [0, 0]
+    counts = {}
     for process in (top, *top.children(recursive=True)):
-        for thread in process.threads():
-            try:
-                found = psutil.Process(thread.id).num_ctx_switches()
-            except psutil.NoSuchProcess:  # ended in between
-                continue
-            counts[0] += found.voluntary
-            counts[1] += found.involuntary
-    return counts[0], counts[1]
+        with contextlib.suppress(psutil.NoSuchProcess):  # of the model's last configuration
+            for thread in process.threads():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found = psutil.Process(thread.id).num_ctx_switches()
+                    counts[thread.id] = (found.voluntary, found.involuntary)
+    return counts
+
+
+def switches_between(before: Mapping[int, tuple[int, int]], after: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    """Of the threads that are there at the end; one that is new counts from its start."""
+    differences = [(v - before.get(t, (0, 0))[0], i - before.get(t, (0, 0))[1]) for t, (v, i) in after.items()]
+    return sum(v for v, _ in differences), sum(i for _, i in differences)
 
 
 def config_for(installed: ModelConfig, setting: Setting) -> ModelConfig:
@@ -95,7 +100,7 @@ def measure(server: RunningServer, requests: Sequence[Inputs], setting: Setting,
     requests_per_s(server.grpc_url, minilm.NAME, requests, setting.in_flight, window_s / 4)
     before = switches(server)
     rate = requests_per_s(server.grpc_url, minilm.NAME, requests, setting.in_flight, window_s)
-    voluntary, involuntary = (after - start for after, start in zip(switches(server), before, strict=True))
+    voluntary, involuntary = switches_between(before, switches(server))
     answered = max(rate * window_s, 1.0)
     return Row(setting, rate, voluntary / answered, involuntary / answered)
 

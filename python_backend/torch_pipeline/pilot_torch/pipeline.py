@@ -38,7 +38,6 @@ import torch
 
 from pilot_torch.buffers import BufferPool
 from pilot_torch.device import Device, Forward, Pending
-from pilot_torch.errors import RequestError
 from pilot_torch.grouping import Group, Tensors, group_requests, num_rows, split_outputs
 from pilot_torch.timeline import Timeline
 
@@ -91,7 +90,6 @@ class Pipeline:
         self._timeline = timeline
         self._numbers = itertools.count()
         self._permits = threading.Semaphore(batches_in_flight)
-        self._batches_in_flight = batches_in_flight
         self._computing: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._finishing: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         # One thread each, so that only the computation spreads over the cores.
@@ -169,7 +167,7 @@ class Pipeline:
             self._permits.release()
 
     def _answer_group(self, batch: _Batch, group: Group, result: Pending | Exception) -> None:
-        answers: dict[int, Result] = dict.fromkeys(group.members, RequestError("not run"))
+        answers: dict[int, Result]
         try:
             if isinstance(result, Exception):
                 raise result
@@ -177,9 +175,9 @@ class Pipeline:
             for span in result.spans():
                 self._timeline.add(batch.number, *span)
             parts = split_outputs(group, result.outputs, is_batched=self._is_batched)
-            answers |= {place: self._finished(part) for place, part in parts.items()}
+            answers = {place: self._finished(part) for place, part in parts.items()}
         except Exception as error:  # noqa: BLE001
-            answers |= dict.fromkeys(group.members, error)
+            answers = dict.fromkeys(group.members, error)
         for place, answer in answers.items():
             batch.requests[place].answer(answer)
         if isinstance(result, Pending):
