@@ -17,8 +17,8 @@ request, which finds the one.
 Shared state, and what guards it:
 
     _permits      one per batch inside: taken by submit, given back by finish       semaphore
-    _computing    batches that are prepared      prepare -> compute                 queue.Queue's own lock
-    _finishing    batches that have run          compute -> finish                  queue.Queue's own lock
+    _computing    batches that are prepared      prepare -> compute                 SimpleQueue's own lock
+    _finishing    batches that have run          compute -> finish                  SimpleQueue's own lock
     pool          idle buffers                   all stages                         its own lock (buffers.py)
     timeline      the file                       all stages                         its own lock (timeline.py)
     _Batch        belongs to one stage at a time; queues hand it on
@@ -97,7 +97,8 @@ class Pipeline:
             num_prepare_threads, "prepare", initializer=torch.set_num_threads, initargs=(1,)
         )
         self._threads = [
-            threading.Thread(target=target, name=target.__name__) for target in (self._compute, self._finish)
+            threading.Thread(target=target, name=target.__name__, daemon=True)
+            for target in (self._compute, self._finish)
         ]
         for thread in self._threads:
             thread.start()
