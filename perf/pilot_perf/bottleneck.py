@@ -207,7 +207,8 @@ def _cpu(facts: Facts) -> Bottleneck | None:
     evidence += f", {server:.2f} with the server"
     if others > server:
         return Bottleneck("cpu", f"{evidence} and {others:.2f} with other programs", "a machine that is quiet")
-    return Bottleneck("cpu", evidence, "a lower --precision, larger batches, more cores, or another replica")
+    cheaper = "a lower quantization of the weights" if facts.is_streamed else "a lower --precision, larger batches"
+    return Bottleneck("cpu", evidence, f"{cheaper}, more cores, or another replica")
 
 
 def _transfer(facts: Facts) -> Bottleneck | None:

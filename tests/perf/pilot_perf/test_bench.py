@@ -118,6 +118,7 @@ def test_an_answer_that_streams_is_measured_as_what_it_is(tmp_path: Path, start_
                 assert figures.late_sends is not None
 
 
+@pytest.mark.slow
 def test_an_engines_arguments_are_tried_on_a_live_server_and_taken_back(
     tmp_path: Path, start_server: StartServer
 ) -> None:
@@ -160,6 +161,7 @@ def test_an_open_loop_shows_the_queue_that_a_closed_one_hides(tmp_path: Path, st
     assert closed.late_sends is None
 
 
+@pytest.mark.slow
 def test_a_trace_brings_its_bursts(tmp_path: Path, start_server: StartServer) -> None:
     """Ten at once, then a pause: a request of 10 ms waits for up to nine others."""
     write_timed_model(tmp_path / "models", batch_ms=10.0, max_batch_size=1)
@@ -188,6 +190,7 @@ def test_a_rare_percentile_comes_from_the_raw_data(tmp_path: Path, start_server:
     assert figures.latency_ms["p50"] < 20
 
 
+@pytest.mark.slow
 def test_windows_grow_until_a_slow_model_answers_within_them(tmp_path: Path, start_server: StartServer) -> None:
     write_timed_model(tmp_path / "models", batch_ms=900.0, max_batch_size=1)
     bench = bench_on(start_server(tmp_path / "models"), "timed", "avg:5000ms", tmp_path)
