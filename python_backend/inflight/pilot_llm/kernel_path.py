@@ -41,8 +41,10 @@ def cache_element(config: EngineConfig) -> str:
 def _why_not_this_machine() -> str | None:
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
-    from pilot_llm.kernels.features import MISSING
-
+    try:
+        from pilot_llm.kernels.features import MISSING
+    except ImportError as error:
+        return f"numba does not work here: {error}"
     if MISSING:
         return f"the CPU lacks {', '.join(MISSING)}"
     from pilot_llm.kernels.threads import load_openmp
