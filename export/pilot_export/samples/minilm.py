@@ -63,8 +63,8 @@ def spec(say: Say = silent, num_fit_rows: int = NUM_FIT_ROWS, num_judged_rows: i
         extra_measures={"same nearest neighbour": neighbour_agreement(OUTPUT, num_queries=1000)},
         edge_cases=_edge_cases(),
         max_batch_size=MAX_BATCH_SIZE,
-        # Every fourth batch: they are in the order of length.
-        calibration=fit_batches[::4],
+        # Every fourth batch, since they are in the order of length; and long texts, whose ranges are wider.
+        calibration=[*fit_batches[::4], *_long_batches([sentence.text for sentence in fit_rows])],
         assets={"tokenizer.json": model_dir(say) / "tokenizer.json"},
     )
 
@@ -158,6 +158,15 @@ def _batches(texts: Sequence[str]) -> tuple[list[Batch], NDArray[np.intp]]:
     edges = [*np.cumsum([0, *sizes]), *range(sum(sizes) + MAX_BATCH_SIZE, len(texts), MAX_BATCH_SIZE), len(texts)]
     parts = [order[start:stop] for start, stop in pairwise(edges)]
     return [tokenize([texts[index] for index in part]) for part in parts], order
+
+
+def _long_batches(texts: Sequence[str]) -> list[Batch]:
+    """Sentences joined to texts of 64 tokens to the most, four in a batch."""
+    joined = " ".join(texts)
+    return [
+        tokenize([joined[start * 4000 : (start + 1) * 4000] for start in range(4)], num_tokens)
+        for num_tokens in (64, 128, 256, MAX_TOKENS)
+    ]
 
 
 def _edge_cases() -> dict[str, Batch]:
