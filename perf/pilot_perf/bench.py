@@ -20,7 +20,6 @@ from pilot_perf.errors import (
     FailedRequestsError,
     InputDataError,
     KnobError,
-    UnsteadyError,
 )
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
@@ -58,7 +57,8 @@ class Bench:
             self._warm_up(trial)
             return self._measure_steady(trial, plan)
         except (AnalyzerError, KnobError, InputDataError, ClientError) as error:
-            mend = ERROR_BUDGET if isinstance(error, FailedRequestsError) else ""
+            is_uncounted = isinstance(error, FailedRequestsError) and not self._counts_failures(trial)
+            mend = ERROR_BUDGET if is_uncounted else ""
             return Measurement(trial, "failed", problem=" ".join(f"{error}{mend}".split()))
 
     def restore(self) -> None:
@@ -157,9 +157,6 @@ class Bench:
                 if window_ms >= plan.max_window_ms:
                     break
                 window_ms = min(LONGER * window_ms, plan.max_window_ms)
-                continue
-            except UnsteadyError as error:
-                problem, attempts = str(error), attempts + 1
                 continue
             if figures.num_requests < slo.min_requests / 2:
                 problem = (

@@ -4,8 +4,7 @@ PerfError
   BudgetError        a latency budget cannot be read
   KnobError          a knob has no meaning for this model, or a value that it cannot take
   AnalyzerError      perf_analyzer failed, hung, or wrote something that is not understood
-    UnsteadyError    it measured, but its windows disagree beyond any number
-      EmptyWindowsError    no request was answered within the windows
+    EmptyWindowsError    no request was answered within the windows
     FailedRequestsError    requests failed, and perf_analyzer ends at the first of them
   InputDataError     the input data for the load do not fit the model
   StudyError         a study's file cannot be used: another version, another study, other conditions
@@ -30,11 +29,7 @@ class AnalyzerError(PerfError):
     """perf_analyzer failed, hung, or wrote something that is not understood."""
 
 
-class UnsteadyError(AnalyzerError):
-    """perf_analyzer measured, but its windows disagree beyond any number."""
-
-
-class EmptyWindowsError(UnsteadyError):
+class EmptyWindowsError(AnalyzerError):
     """No request was answered within the windows: longer ones are needed."""
 
 

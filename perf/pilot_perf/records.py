@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pilot_perf.errors import AnalyzerError, EmptyWindowsError
+from pilot_perf.errors import AnalyzerError, EmptyWindowsError, FailedRequestsError
 from pilot_perf.percentiles import summary
 
 NS_PER_MS = 1e6
@@ -93,11 +93,11 @@ class LoadRecords:
     def latency_ms(self, statistics: Iterable[str]) -> dict[str, float]:
         """
         Raises:
-            EmptyWindowsError: no request succeeded.
+            FailedRequestsError: no request succeeded; carries what was said of the first.
         """
         found = summary((record.latency_ms for record in self.succeeded), statistics)
         if found is None:
-            raise EmptyWindowsError(f"no request succeeded within {self.window_s:.1f} s")
+            raise FailedRequestsError(f"all {len(self.records)} requests failed: {self.records[0].error}")
         return found
 
 
