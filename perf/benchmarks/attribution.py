@@ -10,13 +10,14 @@
 Both are swept as `tritonpilot sweep` does it: the table says what each knob of the winner brought, from the untuned
 configuration on, and below it what a batch costs, from Triton's own times in the same study:
 
-    a batch of b costs       compute time of a batch of b rows / that of a single row, at the same instances and threads
+    a further row costs      (time of a batch of b rows / time of a single row - 1) / (b - 1)
 
-b for a model where a batch brings nothing, and 1 where all rows but the first are free. Deterministic weights. Where
-the measured reason contradicts the one that is written here, the script says so and ends with 1.
+0 where all rows but the first are free, 1 where a batch brings nothing. Weights are the same in every run. Where the
+measured reason contradicts the one that is written here, the script says so and ends with 1.
 """
 
 import argparse
+import math
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from onnx_graphs import encoder, perceptron
 from pilot_cli.own_server import serve_model
 from pilot_cli.sweep_outcome import outcome_table
 from pilot_perf.default_space import Levels
-from pilot_perf.knobs import Knobs
 from pilot_perf.report import write_report
 from pilot_perf.requests import RequestOptions
 from pilot_perf.session import Request, run
@@ -39,6 +39,10 @@ from pilot_server.toolchain import perf_analyzer
 
 BATCH = 8
 VOCABULARY = 1000
+# A batch pays where a further row costs less than this share of a single one.
+BORDER = 0.5
+# Rows on average, from which on it is a batch.
+LEAST_BATCH = 2.5
 # Wide, so that a busy machine breaks it less often: the question is what a batch costs.
 SLO = "p95:250ms"
 CONFIG = """name: "{name}"
@@ -51,14 +55,15 @@ instance_group {{ kind: KIND_CPU count: 1 }}
 """
 
 
+# Instances and threads of each.
+Layout = tuple[int | None, int | None]
+
+
 @dataclass(frozen=True)
 class Case:
-    """`border`: where a batch pays, one of BATCH costs at most so many single rows; else at least so many."""
-
     name: str
     config: dict[str, object]
     pays: bool
-    border: float
     reason: str
 
     def model(self) -> onnx.ModelProto:
@@ -72,14 +77,12 @@ CASES = (
         "dense",
         {"input": "input", "type": "TYPE_FP32", "size": 64, "out": 64},
         True,
-        BATCH / 2,
         "its weights are read from memory once for a batch, whatever its size",
     ),
     Case(
         "encoder",
         {"input": "input_ids", "type": "TYPE_INT64", "size": 128, "out": 256},
         False,
-        0.7 * BATCH,
         "a single row of 128 tokens already keeps the cores busy with arithmetic",
     ),
 )
@@ -134,39 +137,46 @@ def _input_rows(case: Case, folder: Path) -> Path | None:
 
 def _print_reason(case: Case, study_file: Path) -> bool:
     """Whether what was measured contradicts the reason."""
-    factor = _cost_of_a_batch(study_file)
-    if factor is None:
-        print(f"Reason: {case.reason} (no batch of {BATCH} and single row were measured under the same knobs)")
+    cost = cost_of_a_further_row(study_file)
+    if cost is None:
+        print(f"Reason: {case.reason} (no batch and single row were measured with the same instances and threads)")
         return False
-    agrees = factor <= case.border if case.pays else factor >= case.border
+    agrees = (cost < BORDER) == case.pays
     print(
-        f"Reason: {case.reason}. A batch of {BATCH} costs {factor:.1f} single rows"
-        + ("" if agrees else f": that contradicts it, {case.border:g} is the border")
+        f"Reason: {case.reason}. A further row in a batch costs {cost:.2f} of a single row"
+        + ("" if agrees else f": that contradicts it, {BORDER:g} is the border")
     )
     return not agrees
 
 
-def _cost_of_a_batch(study_file: Path) -> float | None:
-    """Compute time of a full batch over that of a single row, both without waiting, at the same instances and threads.
+def cost_of_a_further_row(study_file: Path) -> float | None:
+    """From Triton's compute times of the largest batches and of single rows, at the same instances and threads.
 
-    The compute time is of the same number of busy cores: that of the load that keeps all instances at work.
+    The least of each, with all instances at work: what disturbs the machine only makes them longer.
     """
-    single: dict[tuple[int | None, int | None], float] = {}
-    full: dict[tuple[int | None, int | None], float] = {}
+    single: dict[Layout, float] = {}
+    batches: dict[Layout, tuple[float, float]] = {}
     with Store.open(study_file) as store:
         for row in store.rows():
-            knobs: Knobs = row.measurement.trial.knobs
-            stages = None if row.measurement.figures is None else row.measurement.figures.stages
-            if stages is None or stages.mean_batch is None or stages.compute_infer_ms is None or knobs.is_untuned:
+            trial, figures = row.measurement.trial, row.measurement.figures
+            stages = None if figures is None else figures.stages
+            if stages is None or stages.mean_batch is None or stages.compute_infer_ms is None or trial.knobs.is_untuned:
                 continue
-            busy = row.measurement.trial.concurrency >= 2 * (knobs.instances or 1)
-            layout = (knobs.instances, knobs.intra_op_threads)
-            if busy and stages.mean_batch < 1.05:
-                single[layout] = min(stages.compute_infer_ms, single.get(layout, float("inf")))
-            if busy and stages.mean_batch > 0.9 * BATCH:
-                full[layout] = min(stages.compute_infer_ms, full.get(layout, float("inf")))
-    factors = [full[layout] / single[layout] for layout in full if layout in single]
-    return min(factors, default=None)
+            layout = (trial.knobs.instances, trial.knobs.intra_op_threads)
+            if stages.mean_batch < 1.05 and trial.concurrency >= (trial.knobs.instances or 1):
+                single[layout] = min(stages.compute_infer_ms, single.get(layout, math.inf))
+            elif stages.mean_batch >= LEAST_BATCH:
+                known = batches.get(layout, (math.inf, 1.0))
+                # By the time of a row.
+                batches[layout] = min(
+                    known, (stages.compute_infer_ms, stages.mean_batch), key=lambda batch: batch[0] / batch[1]
+                )
+    costs = [
+        (compute_ms / single[layout] - 1) / (rows - 1)
+        for layout, (compute_ms, rows) in batches.items()
+        if layout in single
+    ]
+    return min(costs, default=None)
 
 
 def _options() -> argparse.Namespace:
