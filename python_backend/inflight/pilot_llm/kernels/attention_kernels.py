@@ -286,7 +286,8 @@ def attend(
     window: latest keys that a query sees, 0 for all. scratch [threads, scratch_floats(...)] float32.
     """
     num_items = len(pieces) * num_kv_heads
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # Numba would fill zeros by a parallel loop of its own
+    counter[0] = 0
     for worker in prange(num_threads):
         while True:
             item = fetch_add(address(counter), 1)

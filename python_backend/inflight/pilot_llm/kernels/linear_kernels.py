@@ -51,7 +51,8 @@ def linear_f32(rows, weights, bias, out, accumulate, num_threads):
     num_panels = weights.shape[0]
     piece = max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
     strip = _strip_rows(depth * 4, FMA_ROWS)
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # Numba would fill zeros by a parallel loop of its own
+    counter[0] = 0
     for _worker in prange(num_threads):
         while True:
             first = fetch_add(address(counter), piece)
@@ -82,7 +83,8 @@ def linear_bf16(rows, weights, bias, out, accumulate, num_threads):
     piece = max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
     strip = _strip_rows(depth * 4, FMA_ROWS)
     unpacks = num_rows >= _UNPACK_ROWS
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # Numba would fill zeros by a parallel loop of its own
+    counter[0] = 0
     for _worker in prange(num_threads):
         unpacked = np.empty(depth * LANES if unpacks else 1, np.float32)
         while True:
@@ -122,7 +124,8 @@ def linear_int8(rows, row_scales, weights, column_scales, correction, bias, out,
     num_groups = row_scales.shape[1]
     piece = max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
     strip = _strip_rows(quads * DOT_DEPTH, DOT_ROWS)
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # Numba would fill zeros by a parallel loop of its own
+    counter[0] = 0
     for _worker in prange(num_threads):
         while True:
             first = fetch_add(address(counter), piece)
