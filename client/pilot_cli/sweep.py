@@ -78,7 +78,6 @@ def command(
         repository = repository or default_repository(model)
     check_before_start(requests, options["trace"], None if repository is None else repository / model)
     with ExitStack() as stack:
-        stack.enter_context(only_one_in(results_dir))
         watcher = stack.enter_context(Watcher(slo, options["max_measurements"]))
         analyzer = perf_analyzer(watcher.say)
         if requests.input_data == tuned_with:
@@ -107,6 +106,7 @@ def command(
             requests=requests,
             **options,
         )
+        stack.enter_context(only_one_in(results_dir))
         outcome = run(server, analyzer, request, watch=watcher, say=watcher.say, restart=restart)
     if as_json:
         print_json(outcome_json(outcome))
