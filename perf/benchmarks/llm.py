@@ -15,6 +15,7 @@ a minute slows all. Peers have their own environments (peers/install.py). Greedy
 import argparse
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from llm_bench.ideas import idea_entrants, ideas_table
 from llm_bench.race import OURS, PRECISIONS, Entrant, PeerError, entrants, run_entrant, server_entrants
 from llm_bench.speculation import speculation_entrants, speculation_table, text_requests
 from llm_bench.tables import figures_table, ratios_table, row_name, server_table
-from llm_bench.workload import NAMES, draw_workload
+from llm_bench.workload import NAMES, Workload, draw_workload
 from peers.install import checkpoint
 
 from pilot_perf.conditions import machine
@@ -42,7 +43,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if arguments.append and arguments.json.exists():
         rows = json.loads(arguments.json.read_text())["rows"]
-    rows = _race(arguments, workload, rows)
+    for row in _race(arguments, workload, first_run=max((row["run"] for row in rows), default=-1) + 1):
+        rows.append(row)
+        if arguments.json is not None:  # at once: a long race may be broken off
+            arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
     print(f"\n{figures_table(rows)}")
     if arguments.peers:
         print(f"\n{ratios_table(rows, arguments.precisions)}")
@@ -52,30 +56,29 @@ def main() -> None:
         print(f"\n{ideas_table(rows)}")
     if arguments.speculation:
         print(f"\n{speculation_table(rows)}")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
 
 
-def _race(arguments: argparse.Namespace, workload: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The earlier rows and the new ones."""
+def _who(arguments: argparse.Namespace, workload: Workload) -> list[Entrant]:
+    """Everybody who runs once in each round."""
     if arguments.chunks:
-        who = [
+        return [
             Entrant(OURS, precision, {"max_num_batched_tokens": chunk})
             for precision in arguments.precisions
             for chunk in arguments.chunks
         ]
-    elif arguments.server:
-        who = server_entrants(arguments.precisions)
-    elif arguments.ideas:
-        who = idea_entrants(arguments.precisions)
-    elif arguments.speculation:
+    if arguments.server:
+        return server_entrants(arguments.precisions)
+    if arguments.ideas:
+        return idea_entrants(arguments.precisions)
+    if arguments.speculation:
         texts = text_requests(checkpoint())
         workload.requests.update(texts)
-        who = speculation_entrants(arguments.precisions, list(texts))
-    else:
-        who = entrants(arguments.precisions, arguments.peers)
-    rows = list(rows)
-    first_run = max((row["run"] for row in rows), default=-1) + 1
+        return speculation_entrants(arguments.precisions, list(texts))
+    return entrants(arguments.precisions, arguments.peers)
+
+
+def _race(arguments: argparse.Namespace, workload: Workload, first_run: int) -> Iterator[dict[str, Any]]:
+    who = _who(arguments, workload)
     with tempfile.TemporaryDirectory() as room:
         for run in range(first_run, first_run + arguments.runs):
             # The other way round in every second round, so that nobody always runs behind the same neighbour.
@@ -83,10 +86,9 @@ def _race(arguments: argparse.Namespace, workload: Any, rows: list[dict[str, Any
                 requests = Path(room) / "workload.json"
                 workload.write(requests, entrant.workloads or arguments.workloads)
                 for row in run_entrant(entrant, requests):
-                    rows.append({"run": run, **row})
                     told = row.get("problem") or f"{row['workload']} {row['output_tokens_per_s']:.1f} tokens/s"
                     print(f"run {run}: {row_name(row)}: {told}", flush=True)
-    return rows
+                    yield {"run": run, **row}
 
 
 def _vector_instructions() -> str:

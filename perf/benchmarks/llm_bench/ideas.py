@@ -81,7 +81,8 @@ def ideas_table(rows: Sequence[dict[str, Any]]) -> str:
 def _median(rows: Sequence[dict[str, Any]], idea: Idea, precision: str, options: Mapping[str, Any]) -> float | None:
     values = []
     for row in rows:
-        if (row["precision"], row.get("workload"), row["options"]) == (precision, idea.workload, options):
+        wanted = (OURS, precision, idea.workload, options)
+        if (row["engine"], row["precision"], row.get("workload"), row["options"]) == wanted:
             value: Any = row
             for name in idea.measure:
                 value = value[name]
