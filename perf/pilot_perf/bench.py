@@ -25,7 +25,7 @@ from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Figures, Measurement, Point, Stages, Trial
 from pilot_perf.target import Target
-from pilot_perf.windows import WindowPlan, disagreement
+from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load
 
 UNSTEADY_ATTEMPTS = 2
 # Windows without an answer become this much longer.
@@ -158,6 +158,9 @@ class Bench:
                     break
                 window_ms = min(LONGER * window_ms, plan.max_window_ms)
                 continue
+            if missing := slo.unmeasured(figures):
+                names = ", ".join(budget.name for budget in missing)
+                return Measurement(trial, "failed", problem=f"{names} cannot be measured here: leave that budget out")
             if figures.num_requests < slo.min_requests / 2:
                 problem = (
                     f"{figures.num_requests} requests in {figures.window_s:.0f} s are too few for {slo}: "
@@ -165,6 +168,12 @@ class Bench:
                 )
                 break
             problem, attempts = disagreement(figures.window_rates_per_s, figures.num_requests) or "", attempts + 1
+            is_closed = trial.rate_per_s is None
+            if not problem and is_closed:
+                problem = contradiction(figures, trial.concurrency) or ""
+                # Once more; that the client cannot keep the load up is a result, and the report says it.
+                if attempts < UNSTEADY_ATTEMPTS and is_below_load(figures, trial.concurrency):
+                    continue
             if not problem:
                 return Measurement(trial, "measured", figures)
         return Measurement(trial, "unstable", problem=problem)

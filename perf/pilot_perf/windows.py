@@ -8,8 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pilot_perf.measures import Figures
 from pilot_perf.slo import Slo
 
+# Little's law (requests in flight = throughput x mean latency) holds for any closed loop. Below this share of what was
+# asked for, the client did not keep the load up; above it by more than that, the numbers contradict each other.
+LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 0.8, 1.15
 # Windows that differ by less than this are steady, on a machine with other things to do.
 STEADY_SPREAD = 0.35
 
@@ -41,3 +45,22 @@ def disagreement(window_rates_per_s: Sequence[float], num_requests: int) -> str 
         return None
     rates = ", ".join(f"{rate:.0f}" for rate in window_rates_per_s)
     return f"throughput of the windows differs by {spread:.0%} ({rates} requests/s); at most {allowed:.0%} is steady"
+
+
+def is_below_load(figures: Figures, concurrency: int) -> bool:
+    """Whether clearly fewer requests were in flight than asked for: a busy client, or one that was disturbed."""
+    return figures.littles_law_ratio(concurrency) < LEAST_IN_FLIGHT
+
+
+def contradiction(figures: Figures, concurrency: int) -> str | None:
+    """Why throughput and latency cannot both be right, or None: more requests in flight than were ever asked for.
+
+    A window cuts through the requests that are in flight at its ends; where they are many of all, that is allowed for.
+    """
+    ratio = figures.littles_law_ratio(concurrency)
+    if ratio <= MOST_IN_FLIGHT + 2 * concurrency / figures.num_requests:
+        return None
+    return (
+        f"throughput x mean latency says {ratio * concurrency:.1f} requests in flight where {concurrency} were asked "
+        "for: the numbers contradict each other"
+    )

@@ -1,5 +1,6 @@
+from pilot_perf.measures import Figures
 from pilot_perf.slo import parse_slo
-from pilot_perf.windows import WindowPlan, disagreement
+from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load
 
 P95 = parse_slo(["p95:50"])
 
@@ -30,3 +31,21 @@ def test_windows_that_differ_say_by_how_much() -> None:
 def test_few_requests_may_differ_more() -> None:
     assert disagreement([80.0, 100.0, 130.0], 3000) is not None
     assert disagreement([80.0, 100.0, 130.0], 300) is None
+
+
+def test_numbers_that_contradict_littles_law_are_not_believed() -> None:
+    """perf_analyzer's --request-count computes its throughput from a window that it then throws away."""
+    true = Figures(100.0, {"avg": 80.0}, 1000, 10.0)
+    doubled = Figures(200.0, {"avg": 80.0}, 1000, 10.0)
+    assert contradiction(true, 8) is None
+    assert contradiction(doubled, 8) == (
+        "throughput x mean latency says 16.0 requests in flight where 8 were asked for: "
+        "the numbers contradict each other"
+    )
+    few = Figures(125.0, {"avg": 80.0}, 20, 0.2)
+    assert contradiction(few, 8) is None
+
+
+def test_a_client_that_does_not_keep_the_load_up_is_seen() -> None:
+    assert is_below_load(Figures(100.0, {"avg": 50.0}, 1000, 10.0), 8)
+    assert not is_below_load(Figures(100.0, {"avg": 76.0}, 1000, 10.0), 8)
