@@ -23,7 +23,7 @@ others share its piece. Keys that are not written yet are not read.
 import numpy as np
 from numba import njit, prange
 
-from pilot_llm.kernels.arithmetic import exp, largest_magnitude, rounded, sum_of_squares
+from pilot_llm.kernels.arithmetic import exp, largest_magnitude, nan_unless_finite, rounded, sum_of_squares
 from pilot_llm.kernels.features import FMA_ROWS
 from pilot_llm.kernels.linear_kernels import address
 from pilot_llm.kernels.machine_code import (
@@ -60,14 +60,14 @@ def scratch_floats(heads_per_kv: int, head_dim: int, num_keys: int) -> int:
     return vectors * (2 * head_dim + keys + 1) + head_dim * BLOCK_SIZE + 2 * LANES
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _normalize(head, weight, eps):
     factor = _F(1) / np.sqrt(sum_of_squares(head) / _F(len(head)) + eps)
     for index in range(len(head)):
         head[index] = head[index] * factor * weight[index]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _rotate(head, cos, sin):
     half = len(cos)
     for index in range(half):
@@ -76,12 +76,12 @@ def _rotate(head, cos, sin):
         head[half + index] = second * cos[index] + first * sin[index]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _store(vector, base, inner, outer, element, scales, token):
     """Put element i of a head at base + (i // 16) * outer + (i % 16) * inner, counted in elements."""
     if element == INT8:
         largest = largest_magnitude(vector)
-        scales[token] = largest / _F(127)
+        scales[token] = largest / _F(127) + nan_unless_finite(vector)
         factor = _F(127) / largest if largest > 0 else _F(0)
     for index in range(len(vector)):
         place = (index // LANES) * outer + (index % LANES) * inner
@@ -93,7 +93,7 @@ def _store(vector, base, inner, outer, element, scales, token):
             store_i8(base + place, rounded(vector[index] * factor))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _rotate_and_store(
     heads, num_heads, num_kv_heads, head_dim, positions, slots, rotary, rotates, query_norm, key_norm, eps,
     keys, values, key_scales, value_scales, element, first, end,
@@ -123,7 +123,7 @@ def _rotate_and_store(
             )  # fmt: skip
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def rotate_and_store(
     heads, num_heads, num_kv_heads, head_dim, positions, slots, rotary, rotates, query_norm, key_norm, eps,
     keys, values, key_scales, value_scales, element, workers,
@@ -144,7 +144,7 @@ def rotate_and_store(
 rotate_and_store_here = _rotate_and_store
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _softmax(scores, first_seen, end_seen, lanes):
     """Scores -> e^(score - largest), 0 for keys outside first_seen .. end_seen - 1; gives their sum.
 
@@ -178,7 +178,7 @@ def _tile(element, rows, row, row_stride, panel, depth, out, out_stride, bias, a
         fma_tile_i8(rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_block(vectors, row, row_stride, block, element, head_dim, out, out_stride, zeros, num_keys):
     """num_keys 0: scores of a block of keys. Otherwise add the first `num_keys` values of a block, weighted."""
     element_bytes = 4 if element == FLOAT32 else 2 if element == FLOAT16 else 1
@@ -193,7 +193,7 @@ def _multiply_block(vectors, row, row_stride, block, element, head_dim, out, out
                 _tile(element, height, start, row_stride, panel, num_keys, target + dim * 4, out_stride, zeros, True)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _readable(vectors, block, element, head_dim, unpacked):
     """The address and type to read a block by: unpacked to float32 first, if more than one tile reads it."""
     if element == FLOAT32 or vectors <= FMA_ROWS:
@@ -205,7 +205,7 @@ def _readable(vectors, block, element, head_dim, unpacked):
     return address(unpacked), FLOAT32
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _attend_piece(
     heads, kv_head, num_heads, num_kv_heads, head_dim, scale, window, blocks, first_row, num_rows, position,
     keys, values, key_scales, value_scales, element, scratch, out,
@@ -276,7 +276,7 @@ def _attend_piece(
                 out[first_row + number, start + index] = answers[row, index] * factor
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def attend(
     heads, num_heads, num_kv_heads, head_dim, scale, window, block_table, pieces,
     keys, values, key_scales, value_scales, element, scratch, out, num_threads,

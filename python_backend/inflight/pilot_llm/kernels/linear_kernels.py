@@ -44,7 +44,7 @@ def _strip_rows(row_bytes, tile_rows):
     return max(tile_rows, _STRIP_BYTES // row_bytes // tile_rows * tile_rows)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def linear_f32(rows, weights, bias, out, accumulate, num_threads):
     """rows [M, K] float32, weights [panels, K, 16], bias [panels * 16], out [M, panels * 16]."""
     num_rows, depth = rows.shape
@@ -75,7 +75,7 @@ def linear_f32(rows, weights, bias, out, accumulate, num_threads):
                         )
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def linear_bf16(rows, weights, bias, out, accumulate, num_threads):
     """As `linear_f32`, weights as the upper 16 bits (uint16) of float32: exact, and half the bytes to read."""
     num_rows, depth = rows.shape
@@ -114,7 +114,7 @@ def linear_bf16(rows, weights, bias, out, accumulate, num_threads):
                             )  # fmt: skip
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def linear_int8(rows, row_scales, weights, column_scales, correction, bias, out, accumulate, num_threads):
     """rows [M, K] uint8 around 128, row_scales [M, groups]; weights [panels, K / 4, 16, 4] int8,
     correction [panels, groups, 16] int32; column_scales and bias [panels * 16].

@@ -10,7 +10,7 @@ waking another thread is worth.
 import numpy as np
 from numba import njit, prange
 
-from pilot_llm.kernels.arithmetic import largest_magnitude, rounded, silu, sum_of_squares
+from pilot_llm.kernels.arithmetic import largest_magnitude, nan_unless_finite, rounded, silu, sum_of_squares
 from pilot_llm.kernels.packing import Array
 
 _F = np.float32
@@ -22,7 +22,7 @@ def workers_for(elements: int, num_threads: int) -> int:
     return num_threads if elements >= _WORTH_A_LAUNCH else 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _rms_norm(rows, weight, eps, out, first, end):
     depth = rows.shape[1]
     for number in range(first, end):
@@ -32,25 +32,25 @@ def _rms_norm(rows, weight, eps, out, first, end):
             target[index] = row[index] * factor * weight[index]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _quantize_row(row, target, scales):
     size = len(row) // len(scales)
     for group in range(len(scales)):
         part, out = row[group * size : (group + 1) * size], target[group * size : (group + 1) * size]
         largest = largest_magnitude(part)
-        scales[group] = largest / _F(127)
+        scales[group] = largest / _F(127) + nan_unless_finite(part)
         factor = _F(127) / largest if largest > 0 else _F(0)
         for index in range(size):
             out[index] = np.uint8(np.int32(rounded(part[index] * factor)) + np.int32(128))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _quantize(rows, out, scales, first, end):
     for number in range(first, end):
         _quantize_row(rows[number], out[number], scales[number])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _rms_norm_quantize(rows, weight, eps, out, scales, first, end):
     depth = rows.shape[1]
     normed = np.empty(depth, np.float32)
@@ -62,7 +62,7 @@ def _rms_norm_quantize(rows, weight, eps, out, scales, first, end):
         _quantize_row(normed, out[number], scales[number])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _gated(gate_up, out, first, end):
     depth = out.shape[1]
     for number in range(first, end):
@@ -71,7 +71,7 @@ def _gated(gate_up, out, first, end):
             target[index] = silu(gate[index]) * up[index]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _gated_quantize(gate_up, depth, out, scales, first, end):
     product = np.empty(depth, np.float32)
     for number in range(first, end):
@@ -81,32 +81,32 @@ def _gated_quantize(gate_up, depth, out, scales, first, end):
         _quantize_row(product, out[number], scales[number])
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _rms_norm_parallel(rows, weight, eps, out, workers):
     for worker in prange(workers):
         _rms_norm(rows, weight, eps, out, len(rows) * worker // workers, len(rows) * (worker + 1) // workers)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _quantize_parallel(rows, out, scales, workers):
     for worker in prange(workers):
         _quantize(rows, out, scales, len(rows) * worker // workers, len(rows) * (worker + 1) // workers)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _rms_norm_quantize_parallel(rows, weight, eps, out, scales, workers):
     for worker in prange(workers):
         first, end = len(rows) * worker // workers, len(rows) * (worker + 1) // workers
         _rms_norm_quantize(rows, weight, eps, out, scales, first, end)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _gated_parallel(gate_up, out, workers):
     for worker in prange(workers):
         _gated(gate_up, out, len(out) * worker // workers, len(out) * (worker + 1) // workers)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _gated_quantize_parallel(gate_up, depth, out, scales, workers):
     for worker in prange(workers):
         first, end = len(out) * worker // workers, len(out) * (worker + 1) // workers

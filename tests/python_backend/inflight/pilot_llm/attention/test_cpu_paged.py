@@ -110,6 +110,16 @@ def test_queries_and_keys_are_normed_by_head_before_they_turn() -> None:
     np.testing.assert_allclose(answer, setup.expected(heads, 0, norms), atol=5e-5)
 
 
+@pytest.mark.parametrize("element", ["float32", "float16", "int8"])
+def test_sequence_that_is_not_finite_answers_nan_and_disturbs_no_other(element: str) -> None:
+    setup = Setup(SHAPES[0], element=element)
+    lost, sound = np.full_like(setup.random_heads(40, 9), np.nan), setup.random_heads(40, 10)
+    (alone,) = setup.step([(sound.copy(), 0, blocks_of(1))])
+    first, second = setup.step([(lost, 0, blocks_of(0)), (sound.copy(), 0, blocks_of(1))])
+    assert np.isnan(first).all()
+    np.testing.assert_array_equal(second, alone)
+
+
 def test_large_scores_leave_one_key_and_equal_scores_the_mean() -> None:
     setup = Setup((1, 1, 16))
     heads = np.zeros((20, 48), np.float32)

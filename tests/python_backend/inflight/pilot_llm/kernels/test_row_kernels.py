@@ -68,6 +68,15 @@ def test_quantised_row_spans_1_to_255_by_group_and_zeros_stay_zero() -> None:
     assert (np.abs(values.astype(int) - 128).reshape(70, 3, 64).max(axis=2)[6:] == 127).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_group_that_is_not_finite_has_a_scale_of_nan_and_no_other_has(value: float) -> None:
+    rows = torch.randn(3, 192)
+    rows[1, 70] = value
+    values, scales = quantized_like(*rows.shape)
+    row_kernels.quantize(rows.numpy(), values, scales, 2)
+    assert np.isnan(scales).tolist() == [[False] * 3, [False, True, False], [False] * 3]
+
+
 @pytest.mark.parametrize("num_rows", [2, 16, 70])
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(num_rows: int) -> None:
     rows, weight = torch.randn(num_rows, 576).numpy(), torch.randn(576).numpy()
