@@ -4,12 +4,18 @@ It speaks bytes: 256 of them, a few merges over English, and special tokens. So 
 hold broken characters, as any model's may while a character is not complete.
 """
 
+import functools
 import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
+
+from pilot_testing.made_once import one_process_at_a_time
 
 _CORPUS = (
     "Once upon a time there was a server that answered every question. The sky is blue because the air scatters the "
@@ -24,11 +30,26 @@ CHAT_TEMPLATE = (
 
 def make_repository(root: Path, name: str = "tiny", **settings: Any) -> Path:
     """A repository that holds one model; `settings` go into its model.json. Returns the repository."""
+    compile_kernels()
     version_dir = root / name / "1"
     make_model_folder(version_dir)
     write_model_json(root, name, **settings)
     (root / name / "config.pbtxt").write_text('backend: "inflight"\n')
     return root
+
+
+@functools.cache
+def compile_kernels() -> None:
+    """The first load on a machine compiles the CPU kernels, most of a minute: not while a test waits for a server."""
+    load = (
+        "import sys; from pathlib import Path; from pilot_llm.config import EngineConfig; "
+        "from pilot_llm.runner import load_runner; folder = Path(sys.argv[1]); "
+        "load_runner(EngineConfig.from_json(folder / 'model.json', folder))"
+    )
+    with one_process_at_a_time("kernels"), tempfile.TemporaryDirectory() as name:
+        make_model_folder(Path(name) / "tiny" / "1")
+        write_model_json(Path(name))
+        subprocess.run([sys.executable, "-c", load, str(Path(name) / "tiny" / "1")], check=True)
 
 
 def write_model_json(root: Path, name: str = "tiny", **settings: Any) -> None:

@@ -79,6 +79,7 @@ def load_kernel_runner(config: EngineConfig, model: DecoderConfig, max_model_len
 
 def _compile(runner: TorchRunner) -> None:
     """Run a step of one row and one of many, so that no request waits for a kernel to be compiled or loaded."""
+    _log.info("loading the kernels; the first time on a machine they are compiled, for about a minute")
     longest = min(runner.block_size * runner.num_blocks, runner.max_model_len)
     for num_tokens in (1, min(64, longest)):
         blocks = range(-(-num_tokens // runner.block_size))
