@@ -1,5 +1,6 @@
 """What the lint calls right, the real server loads; what it calls an error, the server refuses or misserves."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,7 +106,8 @@ def wait_behind_another(server: RunningServer, model: str) -> Any:
         return [x]
 
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
-        client.async_infer(model, pause(1.0), callback=lambda result, error: None)
         # Another one, so that the scheduler's thread is not the one that waits for the instance.
-        client.async_infer(model, pause(0.0), callback=lambda result, error: None)
+        for seconds in (1.0, 0.0):
+            client.async_infer(model, pause(seconds), callback=lambda result, error: None)
+            time.sleep(0.1)  # calls of one client may overtake each other
         return client.infer(model, pause(0.0), timeout=50_000)

@@ -46,7 +46,7 @@ def is_of(process: psutil.Process, run_folder: Path) -> bool:
 
 
 def run_folder_of(server_pid: int) -> Path:
-    option = "--model-repository="
+    option = "--backend-directory="
     words = psutil.Process(server_pid).cmdline()
     return next(Path(word.removeprefix(option)).parent for word in words if word.startswith(option))
 
