@@ -70,7 +70,7 @@ WISHES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("num_blocks", "budget"), [(400, 64), (30, 11)], ids=["roomy", "tight"])
 def test_answer_is_the_same_with_and_without_speculation(name: str, num_blocks: int, budget: int) -> None:
     wishes = [
-        {"max_tokens": 24, "ignore_eos": True, **WISHES[name], "prompt": prompt} for prompt in prompts(5, len(name))
+        {"max_tokens": 24, "ignore_eos": True, **WISHES[name], "prompt": prompt} for prompt in prompts(12, len(name))
     ]
     plain, _ = answers(wishes, num_blocks, max_num_batched_tokens=budget)
     guessed, counted = answers(wishes, num_blocks, max_num_batched_tokens=budget, speculative_config=NGRAM)
