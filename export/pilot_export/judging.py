@@ -4,6 +4,7 @@ A variant for other hardware is compared with the original as far as a CPU can, 
 unjudged" and stays in the build folder.
 """
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -207,9 +208,16 @@ def _row(
         calibration_sha256=manifests.batches_sha256(spec.calibration) if recipe.needs_calibration else None,
         notes=list(notes),
         proof=recipe.proof,
+        command=_command(spec, recipe),
         **asdict(origin),
     )
     status: VariantStatus = "passed" if recipe.target in JUDGED_TARGETS else "built, unjudged"
     if reasons:
         status = "failed gate"
     return VariantReport(recipe.precision, recipe.target, status, reasons, quality, speed, manifest)
+
+
+def _command(spec: ExportSpec, recipe: Recipe) -> str:
+    """What makes this variant again, in the folder that the spec's path is relative to."""
+    words = ["tritonpilot", "export", "model", spec.source or spec.name, *spec.source_options]
+    return shlex.join([*words, "--precision", recipe.precision])

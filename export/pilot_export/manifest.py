@@ -37,8 +37,9 @@ class Origin:
 class Manifest:
     """One variant: what it is, its origin (as in Origin), and what was measured.
 
-    `calibration_sha256` is of the data that gave the ranges, None where none was needed. `notes` are what its recipe
-    found; `proof` says what the comparison proves where it did not run on the variant's target.
+    `command` makes it again. `calibration_sha256` is of the data that gave the ranges, None where none was needed.
+    `notes` are what its recipe found; `proof` says what the comparison proves where it did not run on the variant's
+    target.
     """
 
     model: str
@@ -60,6 +61,7 @@ class Manifest:
     calibration_sha256: str | None = None
     notes: list[str] = field(default_factory=list)
     proof: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> No
     (listed,) = json.loads(run("list", "--json").output)
     assert (listed["model"], listed["spec"], listed["failed_gate"]) == ("doubler", "my_spec.py", [])
     assert (listed["version"], listed["is_latest"]) == (1, True)
+    assert listed["command"] == "tritonpilot export model my_spec.py --precision fp32"
 
 
 def test_a_dry_run_makes_no_repository(folder: Path) -> None:
