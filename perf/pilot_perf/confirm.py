@@ -22,11 +22,15 @@ from pilot_perf.slo import Budget, Slo
 
 NUM_PAIRS, MAX_PAIRS = 4, 7
 # Search and confirmation together end here, but a confirmation may always take as many as that.
-MAX_TOTAL, MIN_ROOM = 60, 20
-# The ratio is known well enough when its interval is within this share of its value.
-RATIO_WIDTH = 0.10
+MAX_TOTAL, MIN_ROOM = 60, 18
+# What it takes to confirm one candidate without a disturbance.
+ATTEMPT = 1 + 2 * NUM_PAIRS
+# The ratio is known well enough when its interval is within this share of its value, or as far from 1 as this factor.
+RATIO_WIDTH, CLEAR = 0.10, 1.2
 # The share of the budget to keep within: the machine of tomorrow is not exactly that of these minutes.
 MARGIN = 0.98
+# A median round that uses no more than this share leaves room; above it, more rounds would not make it surer.
+ROOMY = 0.95
 # A window that used this much more of the budget than the search saw was disturbed, if throughput fell by as much.
 DISTURBED = 1.1
 
@@ -73,13 +77,16 @@ class Side:
         return [slo.worst_use(m.figures) for m in self.all_rounds if m.figures]
 
     def surely_keeps(self, slo: Slo, share: float = 1.0) -> bool:
-        """Whether at most `share` of the budget is used, with 95% confidence, by one of two measures.
+        """Whether at most `share` of the budget is used, by one of two measures.
 
-        The mean round does (Student's t, sharp where rounds agree), or the median round (sign test, which a single
-        disturbed round among many does not upset).
+        The mean round does, with 95% confidence (Student's t, sharp where rounds agree); or the median round does with
+        room to spare, and 90% confidence (sign test, which a disturbed round among many does not upset).
         """
         uses = self.uses(slo)
-        return upper_bound(uses) <= share or is_mostly(sum(use <= share for use in uses), len(self.all_rounds))
+        if len(uses) >= NUM_PAIRS and upper_bound(uses) <= share:
+            return True
+        num_kept = sum(use <= share for use in uses)
+        return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, len(self.all_rounds))
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,9 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
         if _was_disturbed(alone[0], searched.get(candidate.point), slo):
             alone.append((yield _again(candidate, "slower than in the search: once more")))
         sides = Side(untuned, ()), Side(candidate, (), tuple(alone))
-        while not _has_failed(sides[1], slo) and not _is_settled(*sides, slo, room):
+        # Room for another candidate is kept, as long as there is room for two.
+        most = room - ATTEMPT if room >= 2 * ATTEMPT else room
+        while not _has_failed(sides[1], slo) and not _is_settled(*sides, slo, most):
             num_pairs = len(sides[1].rounds)
             if num_pairs >= MAX_PAIRS or (num_pairs >= NUM_PAIRS and _is_narrow(_ratio(*sides))):
                 alone.append((yield _again(candidate, "once more: is the budget surely kept?")))
@@ -150,14 +159,14 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
             return verdict
         failures.append(_failure(sides[1], slo))
         following = next_candidate(history, failures, slo)
-        if following is None or following.knobs.is_untuned or room <= 2 * NUM_PAIRS:
+        if following is None or following.knobs.is_untuned or room < ATTEMPT:
             return verdict
         candidate = following
 
 
 def judge(untuned: Side, chosen: Side, slo: Slo, num_given_up: int = 0) -> Verdict:
     """Compare the rounds, pair by pair; a pair with a failed half is left out."""
-    keeps = chosen.surely_keeps(slo) and not _has_failed(chosen, slo)
+    keeps = chosen.surely_keeps(slo, MARGIN) and not _has_failed(chosen, slo)
     return Verdict(untuned, chosen, _ratio(untuned, chosen), keeps, untuned.keeps(slo), num_given_up)
 
 
@@ -180,9 +189,18 @@ def _was_disturbed(measurement: Measurement, searched: Figures | None, slo: Slo)
 
 
 def _has_failed(chosen: Side, slo: Slo) -> bool:
-    """Whether more than half of the rounds break the budget, or two have no figures."""
+    """Whether more than half of the rounds break the budget, two have no figures, or it is too close to be sure of."""
     uses = chosen.uses(slo)
-    return len(chosen.all_rounds) - len(uses) >= 2 or (bool(uses) and median_low(uses) > MARGIN)
+    if len(chosen.all_rounds) - len(uses) >= 2 or (bool(uses) and median_low(uses) > MARGIN):
+        return True
+    # The first look costs one window; once there are pairs, they decide.
+    has_looked = not chosen.rounds and bool(uses)
+    has_pairs = len(chosen.rounds) >= NUM_PAIRS
+    if not has_looked and not has_pairs:
+        return False
+    # Of two looks the better one counts: the second is there because the first was disturbed.
+    use = median(uses) if has_pairs else median_low(uses)
+    return use > ROOMY and not chosen.surely_keeps(slo, MARGIN)
 
 
 def _is_settled(untuned: Side, chosen: Side, slo: Slo, most: int) -> bool:
@@ -196,7 +214,10 @@ def _is_settled(untuned: Side, chosen: Side, slo: Slo, most: int) -> bool:
 
 
 def _is_narrow(ratio: Ratio | None) -> bool:
-    return ratio is not None and ratio.high is not None and ratio.high / ratio.value - 1 <= RATIO_WIDTH
+    """Whether more pairs are not needed to know which side is faster, and about by how much."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return False
+    return ratio.high / ratio.value - 1 <= RATIO_WIDTH or ratio.low > CLEAR or ratio.high < 1 / CLEAR
 
 
 def _failure(chosen: Side, slo: Slo) -> Failure:

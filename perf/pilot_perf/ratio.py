@@ -62,9 +62,9 @@ def upper_bound(values: Sequence[float]) -> float:
 
 
 def is_mostly(num_yes: int, num_all: int) -> bool:
-    """Whether more than half of all further rounds would say yes, with 95% confidence (sign test): 5 of 5, 7 of 8."""
+    """Whether more than half of all further rounds would say yes, with 90% confidence (sign test): 4 of 4, 6 of 7."""
     at_least = sum(math.comb(num_all, yes) for yes in range(num_yes, num_all + 1))
-    return num_all > 0 and at_least / 2**num_all <= 0.05
+    return num_all > 0 and at_least / 2**num_all <= 0.10
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio | None:

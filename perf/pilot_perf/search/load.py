@@ -64,12 +64,15 @@ class Borders:
     def note(self, measurement: Measurement, figures: Figures, slo: Slo) -> None:
         load, use = measurement.trial.concurrency, slo.worst_use(figures)
         if use > GUARD:
-            if self.broken_load is None or load < self.broken_load:
+            # Below a load that keeps the budget, a queue delay was waited out in vain: that is no upper border.
+            if load > self.kept_load and (self.broken_load is None or load < self.broken_load):
                 self.broken_load, self.use_at_broken = load, use
                 self.broken_per_s = figures.throughput_per_s
             return
         if load > self.kept_load:
             self.kept_load, self.use_at_kept, self.kept_per_s = load, use, figures.throughput_per_s
+            if self.broken_load is not None and load > self.broken_load:
+                self.broken_load, self.broken_per_s, self.use_at_broken = None, math.inf, math.inf
         if figures.throughput_per_s > self.best_per_s:
             self.best, self.best_per_s = measurement, figures.throughput_per_s
 

@@ -7,11 +7,12 @@ c = ceil(X x (L + the client's time)) in flight:
     throughput(c) <= X   =>   below c it is not above X (it rises with the load), and
                               above c the mean is above L: no load of it beats X inside the budget
 
-It needs the mean to be within the budgeted percentile, which is checked on the measurement itself. Three departures
+It needs the mean to be within the budgeted percentile, which is checked on the measurement itself. Four departures
 from the pure certificate, each against something that costs real searches their best answer:
 
     c is lower by the square root of the best's own percentile / mean: at c itself hardly anything keeps a percentile
     c is the next lower multiple of a full batch where one is near: between two multiples throughput dips
+    c is the load that fills the batches where there is a queue delay: below it latency falls with the load
     what lies far below what the model expects is measured once more, one request beside: a disturbed window
 
 The order. A model of the space (surrogate.py) says which untried configuration is expected to gain most. When none is
@@ -38,6 +39,8 @@ MIN_EXPECTED_GAIN = 1e-4
 UNTUNED_TOLERANCE = 0.15
 # A probe that is so many times below what the model expects is doubted.
 DOUBTED = 1.1
+# With a queue delay, the load that fills the batches is probed where it is at most so many times the certificate's.
+MAX_FILL = 3
 # A multiple of the full batches is probed instead of a load that is at most this much higher.
 SNAP = 0.75
 
@@ -181,6 +184,8 @@ def _probe_load(knobs: Knobs, progress: Progress) -> int:
     tail = max(1.0, max((budget.value(figures) or 0.0) / figures.latency_ms["avg"] for budget in slo.bounding))
     load = math.ceil(figures.throughput_per_s * (slo.mean_limit_ms / math.sqrt(tail) + away_ms) / 1000.0)
     full = full_load(knobs)
+    if knobs.queue_delay_us and load < full <= MAX_FILL * load:
+        load = full
     filled = load // full * full
     return min(filled if full > 1 and filled >= SNAP * load else load, most)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from pilot_perf.knobs import Knobs
 
-ALONE, PAIRS, ALL = 0.55, 0.3, 0.15
+ALONE, PAIRS, ALL = 0.7, 0.2, 0.1
 LENGTH = 1.6
 # Sigma of the log of one short window's throughput.
 NOISE = 0.04
@@ -102,7 +102,7 @@ def expectation(knobs: Knobs, cpus: int) -> float:
     if knobs.members:
         return sum(expectation(member, cpus) for _, member in knobs.members) / len(knobs.members)
     busy = (knobs.instances or 1) * (knobs.intra_op_threads or 1)
-    used = 0.5 * math.log2(min(busy, cpus)) - 0.3 * math.log2(max(busy / cpus, 1))
+    used = 0.3 * math.log2(min(busy, cpus)) - 0.3 * math.log2(max(busy / cpus, 1))
     batch = 0.1 * math.log2((knobs.max_batch or 1) * (knobs.max_num_seqs or 1))
     delay = -0.03 * math.log10(1 + (knobs.queue_delay_us or 0))
     return used + batch + delay + (0.15 if knobs.precision not in (None, "fp32") else 0.0)

@@ -111,7 +111,7 @@ def test_one_disturbed_round_is_kept_and_made_up_for_by_more_rounds() -> None:
     verdict, confirmed = run(server)
     assert set(loads_of_chosen(confirmed)) == {8}
     assert verdict.is_a_gain
-    assert verdict.chosen.num_kept(SLO) == len(verdict.chosen.all_rounds) - 1 >= 7
+    assert verdict.chosen.num_kept(SLO) == len(verdict.chosen.all_rounds) - 1 >= 6
 
 
 def test_a_first_window_slower_than_in_the_search_is_measured_again() -> None:

@@ -133,7 +133,7 @@ def test_bounds_that_leave_a_single_level_end_the_search() -> None:
 def test_the_load_never_goes_far_past_the_violation() -> None:
     """Throughput is the same from the first request on: the limit lies at 10 in flight, for every configuration."""
     slo = parse_slo(["p95:55"])
-    history = searched(curve(lambda _: 200.0), slo)
+    history = searched(curve(lambda _: 200.0), slo, replace(SPACE, queue_delays_us=(0,)))
     assert max(m.trial.concurrency for m in history) <= 20
 
 

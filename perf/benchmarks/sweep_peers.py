@@ -1,0 +1,305 @@
+"""Our sweep beside NVIDIA's Model Analyzer, on one real ONNX model, over the same space, on the same server.
+
+    python perf/benchmarks/sweep_peers.py                       # Model Analyzer's quick search, at most 5 minutes
+    python perf/benchmarks/sweep_peers.py --modes brute quick   # brute takes about 20 minutes
+
+The model is the text angle classifier of the package rapidocr-onnxruntime (585 KB). The space: 1 or 2 instances,
+batches of up to 8, up to 32 in flight; p95 within the budget. Model Analyzer runs in an environment of its own, made on
+the first run, and launches our pinned tritonserver itself ("local" mode). Both tools' launches of perf_analyzer go
+through a small program that counts them and keeps their results, so what Model Analyzer had found is known even where
+it has to be ended. Then both picks are loaded and measured in turn: the ratio of their throughputs, and how often each
+broke the budget.
+"""
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from pilot_base.packages import PinnedPackage, cache_dir, fetch
+from pilot_cli.own_server import serve_model
+from pilot_cli.sweep_outcome import outcome_table
+from pilot_client import model_config, repository
+from pilot_perf.bench import Bench
+from pilot_perf.confirm import Side
+from pilot_perf.default_space import Levels
+from pilot_perf.knobs import Knobs
+from pilot_perf.loading import Loader
+from pilot_perf.measures import Measurement, Trial
+from pilot_perf.ratio import paired_ratio
+from pilot_perf.requests import RequestOptions, requests_for
+from pilot_perf.session import Request, run
+from pilot_perf.slo import Slo, parse_slo
+from pilot_perf.target import target_for
+from pilot_perf.windows import WindowPlan
+from pilot_server.ports import free_ports
+from pilot_server.running import RunningServer
+from pilot_server.toolchain import PerfAnalyzer, perf_analyzer
+
+PACKAGE = PinnedPackage(
+    "rapidocr-onnxruntime", "1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf", size_mb=15
+)
+ONNX_FILE = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
+MODEL_ANALYZER = "triton-model-analyzer==1.58.0"
+INSTANCES, BATCHES, MAX_CONCURRENCY = (1, 2), (1, 2, 4, 8), 32
+CONFIG = """name: "angle"
+backend: "onnxruntime"
+max_batch_size: 8
+default_model_filename: "model.onnx"
+input {{ name: "{input}" data_type: TYPE_FP32 dims: [ 3, 48, 192 ] }}
+output {{ name: "{output}" data_type: TYPE_FP32 dims: [ 2 ] }}
+instance_group {{ kind: KIND_CPU count: 1 }}
+parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
+"""
+# Stands in for perf_analyzer: runs it, and keeps the arguments, the exit code and the table of every launch.
+RECORDER = """#!{python}
+import json, os, shutil, subprocess, sys, time
+started = time.time()
+code = subprocess.run([{program!r}, *sys.argv[1:]], env={{**os.environ, **{env!r}}}).returncode
+if "--version" not in sys.argv:
+    stem = os.path.join({folder!r}, str(time.time_ns()))
+    if "-f" in sys.argv and os.path.exists(table := sys.argv[sys.argv.index("-f") + 1]):
+        shutil.copy(table, stem + ".csv")
+    with open(stem + ".json", "w") as file:
+        json.dump({{"argv": sys.argv[1:], "code": code, "started": started, "ended": time.time()}}, file)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one tool came to. `pick` None: nothing within the budget."""
+
+    tool: str
+    took_s: float
+    num_launches: int
+    has_ended: bool
+    pick: Trial | None
+    claimed_per_s: float | None = None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", nargs="*", choices=("quick", "brute"), default=["quick"])
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which Model Analyzer is ended")
+    parser.add_argument("--slo", default="p95:40ms")
+    parser.add_argument("--runs", type=int, default=20, help="re-runs of each pick")
+    options = parser.parse_args()
+    slo = parse_slo([options.slo])
+    with tempfile.TemporaryDirectory(prefix="tritonpilot-sweep-peers-") as folder:
+        work = Path(folder)
+        models = install_model(work / "models")
+        with serve_model(models, "angle", say) as server:
+            found = [our_sweep(server, models, slo, work)]
+            for mode in options.modes:
+                found.append(analyzer_sweep(server, models, slo, mode, options.limit, work / mode))
+            for one in found:
+                print(describe(one))
+            for peer in found[1:]:
+                print(compare(server, slo, found[0], peer, options.runs))
+    return 0
+
+
+def say(message: str) -> None:
+    print(f"  {message}", file=sys.stderr, flush=True)
+
+
+def install_model(models: Path) -> Path:
+    source = fetch(PACKAGE, say) / ONNX_FILE
+    graph = onnx.load(str(source)).graph
+    (models / "angle" / "1").mkdir(parents=True)
+    (models / "angle" / "1" / "model.onnx").write_bytes(source.read_bytes())
+    text = CONFIG.format(input=graph.input[0].name, output=graph.output[0].name)
+    (models / "angle" / "config.pbtxt").write_text(text)
+    return models
+
+
+def our_sweep(server: RunningServer, models: Path, slo: Slo, work: Path) -> Found:
+    """As `tritonpilot sweep` does it, without what explains and protects the answer afterwards."""
+    launches = work / "our-launches"
+    levels = Levels(
+        instances=INSTANCES,
+        intra_op_threads=(1,),
+        max_batches=BATCHES,
+        queue_delays_us=(0,),
+        max_concurrency=MAX_CONCURRENCY,
+    )
+    request = Request("angle", slo, levels, work / "ours", models / "angle", attribution=False, protection=False,
+                      open_loop=False)  # fmt: skip
+    started = time.monotonic()
+    outcome = run(server, recorded_analyzer(launches), request, watch=lambda *_: print(".", end="", file=sys.stderr))
+    took_s = time.monotonic() - started
+    say(f"\n{outcome_table(outcome)}")
+    side = None if outcome.verdict is None else (
+        outcome.verdict.chosen if outcome.verdict.is_a_gain else outcome.verdict.untuned
+    )  # fmt: skip
+    pick = side.trial if side is not None else (outcome.winner.trial if outcome.winner is not None else None)
+    return Found("tritonpilot", took_s, len(list(launches.glob("*.json"))), True, pick, side and side.throughput_per_s)
+
+
+def analyzer_sweep(server: RunningServer, models: Path, slo: Slo, mode: str, limit_s: float, work: Path) -> Found:
+    launches, output = work / "launches", work / "output"
+    analyzer = recorded_analyzer(launches)
+    ports = free_ports("127.0.0.1")
+    settings = {
+        "model_repository": str(models),
+        "profile_models": {"angle": {"cpu_only": True}},
+        "objectives": ["perf_throughput"],
+        "constraints": {"perf_latency_p95": {"max": slo.budgets[0].limit}},
+        "run_config_search_mode": mode,
+        "run_config_search_max_instance_count": max(INSTANCES),
+        "run_config_search_max_model_batch_size": max(BATCHES),
+        "run_config_search_max_concurrency": MAX_CONCURRENCY,
+        "triton_launch_mode": "local",
+        "triton_server_path": str(server_program(server, work)),
+        "triton_grpc_endpoint": f"127.0.0.1:{ports.grpc}",
+        "triton_http_endpoint": f"127.0.0.1:{ports.http}",
+        "triton_metrics_url": f"http://127.0.0.1:{ports.metrics}/metrics",
+        "triton_server_flags": {"grpc_port": ports.grpc, "http_port": ports.http, "metrics_port": ports.metrics},
+        "client_protocol": "grpc",
+        "perf_analyzer_path": str(analyzer.argv0),
+        "output_model_repository_path": str(output),
+        "override_output_model_repository": True,
+        "checkpoint_directory": str(work / "checkpoints"),
+        "export_path": str(work / "export"),
+        "skip_detailed_reports": True,
+    }
+    (work / "settings.yaml").write_text(json.dumps(settings))
+    program = environment() / "bin" / "model-analyzer"
+    started = time.monotonic()
+    with (work / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [str(program), "profile", "-f", str(work / "settings.yaml")],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code: int | None = process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            end_session(process)
+    took_s = time.monotonic() - started
+    if code not in (0, None) or not list(launches.glob("*.json")):
+        say(f"Model Analyzer ended with {code}: {(work / 'log.txt').read_text()[-2000:]}")
+    rate, pick = best_of(launches, output, slo)
+    name = f"Model Analyzer {mode}"
+    return Found(name, took_s, len(list(launches.glob("*.json"))), code == 0, pick, rate)
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Model Analyzer and the server and clients that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def best_of(launches: Path, output: Path, slo: Slo) -> tuple[float | None, Trial | None]:
+    """The most throughput within the budget of a single launch, as Model Analyzer ranks."""
+    best: tuple[float | None, Trial | None] = (None, None)
+    for table in sorted(launches.glob("*.csv")):
+        argv = json.loads(table.with_suffix(".json").read_text())["argv"]
+        rows = list(csv.DictReader(table.open()))
+        if len(rows) != 1 or float(rows[0]["p95 latency"]) / 1000 > slo.budgets[0].limit:
+            continue
+        rate = float(rows[0]["Inferences/Second"])
+        if best[0] is None or rate > best[0]:
+            name = argv[argv.index("-m") + 1]
+            config = model_config.read(output / name)
+            knobs = Knobs(
+                instances=config.instance_group[0].count,
+                max_batch=max(config.max_batch_size, 1) if config.HasField("dynamic_batching") else 1,
+                queue_delay_us=0,
+            )
+            best = rate, Trial(knobs, int(rows[0]["Concurrency"]))
+    return best
+
+
+def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs: int) -> str:
+    """Both picks in turn on the same server, `num_runs` times."""
+    if ours.pick is None or peer.pick is None:
+        return f"{peer.tool}: nothing to compare"
+    installed = repository.model_config(server.grpc_url, "angle")
+    target = target_for(server.grpc_url, installed, requests_for(installed, RequestOptions(), Path("."), None), slo)
+    bench = Bench(Loader(perf_analyzer(), target, installed, slo, server.pid), installed)
+    plan = WindowPlan(window_ms=1000)
+    rounds: dict[str, list[Measurement]] = {"ours": [], "peer": []}
+    for _ in range(num_runs):
+        rounds["ours"].append(bench.measure(ours.pick, plan))
+        rounds["peer"].append(bench.measure(peer.pick, plan))
+    bench.restore()
+    pairs = [
+        (a.figures.throughput_per_s, b.figures.throughput_per_s)
+        for a, b in zip(rounds["ours"], rounds["peer"], strict=True)
+        if a.figures and b.figures
+    ]
+    sides = Side(ours.pick, tuple(rounds["ours"])), Side(peer.pick, tuple(rounds["peer"]))
+    broken = [len(side.rounds) - side.num_kept(slo) for side in sides]
+    ratio = paired_ratio([above for above, _ in pairs], [below for _, below in pairs])
+    return (
+        f"measured again in turn: ours / {peer.tool} {ratio}; budget broken in {broken[0]} of {num_runs} runs of ours, "
+        f"{broken[1]} of {num_runs} of theirs"
+    )
+
+
+def describe(found: Found) -> str:
+    pick = (
+        "nothing within the budget" if found.pick is None else f"{found.pick.knobs}; {found.pick.concurrency} in flight"
+    )
+    end = "" if found.has_ended else " (did not end by itself)"
+    rate = "" if found.claimed_per_s is None else f", says {found.claimed_per_s:.0f}/s"
+    return f"{found.tool}: {found.took_s:.0f} s{end}, {found.num_launches} launches of perf_analyzer; {pick}{rate}"
+
+
+def recorded_analyzer(folder: Path) -> PerfAnalyzer:
+    folder.mkdir(parents=True)
+    real = perf_analyzer()
+    program = folder / "perf_analyzer"
+    text = RECORDER.format(python=sys.executable, program=str(real.argv0), env=real.env, folder=str(folder))
+    program.write_text(text)
+    program.chmod(0o755)
+    return PerfAnalyzer(program, {}, real.version)
+
+
+def server_program(server: RunningServer, work: Path) -> Path:
+    """A tritonserver that Model Analyzer can start: the binary, libraries and backends of the one that runs now."""
+    process = Path("/proc") / str(server.pid)
+    argv = (process / "cmdline").read_bytes().decode().split("\0")
+    environ = dict(
+        pair.split("=", 1) for pair in (process / "environ").read_bytes().decode().split("\0") if "=" in pair
+    )
+    own = {name: value for name, value in environ.items() if os.environ.get(name) != value}
+    backends = [arg for arg in argv if arg.startswith(("--backend-directory", "--cache-directory"))]
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in own.items()]
+    program = work / "tritonserver"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("\n".join(["#!/bin/sh", *lines, f'exec {shlex.quote(argv[0])} {shlex.join(backends)} "$@"', ""]))
+    program.chmod(0o755)
+    return program
+
+
+def environment() -> Path:
+    """Model Analyzer's own environment, made where it is missing."""
+    folder = cache_dir() / "benchmarks" / "peers" / "model-analyzer"
+    if not (folder / "bin" / "model-analyzer").is_file():
+        say(f"Making the environment of {MODEL_ANALYZER}; its many dependencies take minutes")
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(folder / "bin" / "pip"), "install", "-q", MODEL_ANALYZER], check=True)
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
