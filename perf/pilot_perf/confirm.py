@@ -23,6 +23,8 @@ from pilot_perf.slo import Budget, Slo
 NUM_PAIRS, MAX_PAIRS = 4, 7
 # Search and confirmation together end here, but a confirmation may always take as many as that.
 MAX_TOTAL, MIN_ROOM = 60, 18
+# Rounds below which their spread says nothing.
+LEAST_ROUNDS = 3
 # What it takes to confirm one candidate without a disturbance.
 ATTEMPT = 1 + 2 * NUM_PAIRS
 # The ratio is known well enough when its interval is within this share of its value, or as far from 1 as this factor.
@@ -83,7 +85,7 @@ class Side:
         room to spare, and 90% confidence (sign test, which a disturbed round among many does not upset).
         """
         uses = self.uses(slo)
-        if len(uses) >= NUM_PAIRS and upper_bound(uses) <= share:
+        if len(uses) >= LEAST_ROUNDS and upper_bound(uses) <= share:
             return True
         num_kept = sum(use <= share for use in uses)
         return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, len(self.all_rounds))

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilot_base.errors import PilotError
+from pilot_cli import sweep_options
 from pilot_cli.main import cli
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_perf.attribution import Attribution, Step
@@ -18,6 +19,7 @@ from pilot_perf.overload import Attempt, Protection
 from pilot_perf.queue_policy import Room
 from pilot_perf.ratio import paired_ratio
 from pilot_perf.replicas import replicas_for
+from pilot_perf.search.strategies import STRATEGIES
 from pilot_perf.session import Outcome
 from pilot_perf.slo import parse_slo
 from pilot_testing.onnx_models import install
@@ -220,3 +222,7 @@ def test_the_json_carries_the_steps_the_bound_and_the_replicas() -> None:
     assert outcome.installable == Knobs("int8", max_queue_size=12)
     assert confirmed().installable == Knobs("int8")
     assert outcome_json(confirmed())["attribution"] is outcome_json(confirmed())["overload"] is None
+
+
+def test_the_strategies_of_the_command_are_those_that_there_are() -> None:
+    assert set(sweep_options.STRATEGIES) == set(STRATEGIES)
