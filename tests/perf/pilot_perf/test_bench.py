@@ -22,6 +22,7 @@ from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
+from pilot_testing.steady import measured, steady_figures
 from pilot_testing.timed_model import CODE, write_ensemble, write_timed_model
 from pilot_testing.tiny_llm import make_repository
 
@@ -100,8 +101,7 @@ def test_an_answer_that_streams_is_measured_as_what_it_is(tmp_path: Path, start_
     for model, counted_by in (("counting", "model"), ("silent", "chunks")):
         bench = bench_on(server, model, slo, tmp_path, **lengths)
         for trial in loads if model == "counting" else loads[:1]:
-            figures = bench.measure(trial, SHORT).figures
-            assert figures is not None
+            figures = steady_figures(bench, trial, SHORT)
             assert figures.tokens_counted_by == counted_by
             assert figures.mean_output_tokens == 6.0
             assert figures.ttft_ms is not None
@@ -130,10 +130,8 @@ def test_an_engines_arguments_are_tried_on_a_live_server_and_taken_back(
         prompt_tokens=parse_lengths("8"),
         output_tokens=parse_lengths("12"),
     )
-    together = bench.measure(Trial(UNTUNED, 4), SHORT).figures
-    alone = bench.measure(Trial(Knobs(max_num_seqs=1), 4), SHORT).figures
-    assert together is not None
-    assert alone is not None
+    together = steady_figures(bench, Trial(UNTUNED, 4), SHORT)
+    alone = steady_figures(bench, Trial(Knobs(max_num_seqs=1), 4), SHORT)
     assert together.ttft_ms is not None
     assert alone.ttft_ms is not None
     assert alone.ttft_ms["p50"] > 1.5 * together.ttft_ms["p50"]
@@ -151,10 +149,8 @@ def test_an_open_loop_shows_the_queue_that_a_closed_one_hides(tmp_path: Path, st
     never happens."""
     write_timed_model(tmp_path / "models", batch_ms=20.0, max_batch_size=1)
     bench = bench_on(start_server(tmp_path / "models"), "timed", "p95:500ms", tmp_path)
-    closed = bench.measure(Trial(UNTUNED, 1), SHORT).figures
-    opened = bench.measure(Trial(UNTUNED, 500, rate_per_s=35.0), WindowPlan(window_ms=1500)).figures
-    assert closed is not None
-    assert opened is not None
+    closed = steady_figures(bench, Trial(UNTUNED, 1), SHORT)
+    opened = steady_figures(bench, Trial(UNTUNED, 500, rate_per_s=35.0), WindowPlan(window_ms=1500))
     assert opened.asked_rate_per_s == 35.0
     assert opened.throughput_per_s == pytest.approx(35.0, rel=0.3)
     assert opened.latency_ms["avg"] > 1.25 * closed.latency_ms["avg"]
@@ -167,8 +163,7 @@ def test_a_trace_brings_its_bursts(tmp_path: Path, start_server: StartServer) ->
     write_timed_model(tmp_path / "models", batch_ms=10.0, max_batch_size=1)
     bursts = {"trace_us": tuple([100] * 9 + [500_000])}
     bench = bench_on(start_server(tmp_path / "models"), "timed", "p95:500ms", tmp_path, bursts)
-    figures = bench.measure(Trial(UNTUNED, 500, rate_per_s=20.0), WindowPlan(window_ms=1200)).figures
-    assert figures is not None
+    figures = steady_figures(bench, Trial(UNTUNED, 500, rate_per_s=20.0), WindowPlan(window_ms=1200))
     assert figures.latency_ms["p90"] > 80
     assert figures.stages is not None
     assert figures.stages.queue_ms is not None
@@ -183,8 +178,7 @@ def test_a_rare_percentile_comes_from_the_raw_data(tmp_path: Path, start_server:
     )
     write_timed_model(tmp_path / "models", max_batch_size=1, code=slow)
     bench = bench_on(start_server(tmp_path / "models"), "timed", "p97.5:500ms,p98.5:500ms", tmp_path)
-    figures = bench.measure(Trial(UNTUNED, 1), SHORT).figures
-    assert figures is not None
+    figures = steady_figures(bench, Trial(UNTUNED, 1), SHORT)
     assert figures.latency_ms["p98.5"] > 55
     assert figures.latency_ms["p97.5"] < figures.latency_ms["p98.5"]
     assert figures.latency_ms["p50"] < 20
@@ -207,7 +201,7 @@ def test_tensors_pass_through_shared_memory_and_nothing_is_left_of_it(
     server = start_server(tmp_path / "models")
     before = set(os.listdir("/dev/shm"))
     bench = bench_on(server, "timed", "p95:500ms", tmp_path, {"shared_memory": "system"})
-    assert bench.measure(Trial(UNTUNED, 2), SHORT).status == "measured"
+    assert measured(bench, Trial(UNTUNED, 2), SHORT).status == "measured"
     # Others on this machine come and go; ours would carry the names of its tensors.
     assert not [name for name in set(os.listdir("/dev/shm")) - before if name.endswith(("_x", "_y"))]
 
@@ -223,11 +217,9 @@ def test_the_members_of_an_ensemble_are_changed_beneath_it_and_measured_each(
     server = start_server(models)
     bench = bench_on(server, "both", "p50:500ms", tmp_path)
     bench.members = members_of(bench.installed, lambda name: model_control.model_config(server.grpc_url, name))
-    one = bench.measure(Trial(UNTUNED, 4), SHORT).figures
-    two = bench.measure(Trial(Knobs(members=(("slow", Knobs(instances=2)),)), 4), SHORT).figures
+    one = steady_figures(bench, Trial(UNTUNED, 4), SHORT)
+    two = steady_figures(bench, Trial(Knobs(members=(("slow", Knobs(instances=2)),)), 4), SHORT)
     bench.restore()
-    assert one is not None
-    assert two is not None
     assert one.members is not None
     assert one.members["slow"].compute_infer_ms == pytest.approx(32, abs=10)
     assert two.throughput_per_s > 1.5 * one.throughput_per_s
@@ -251,15 +243,14 @@ def test_what_bounds_a_real_model_is_named(tmp_path: Path, start_server: StartSe
     server = start_server(tmp_path / "models")
     sleeper = bench_on(server, "sleeper", "p50:500ms", tmp_path)
     batcher = bench_on(server, "waiting", "p50:500ms", tmp_path)
-    assert bound_of(sleeper, sleeper.measure(Trial(UNTUNED, 8), SHORT)) == "compute"
-    assert bound_of(batcher, batcher.measure(Trial(UNTUNED, 2), SHORT)) == "queue"
+    assert bound_of(sleeper, measured(sleeper, Trial(UNTUNED, 8), SHORT)) == "compute"
+    assert bound_of(batcher, measured(batcher, Trial(UNTUNED, 2), SHORT)) == "queue"
 
 
 def test_the_sizes_of_the_batches_that_ran_are_counted(tmp_path: Path, start_server: StartServer) -> None:
     write_timed_model(tmp_path / "models", batch_ms=10.0)
     bench = bench_on(start_server(tmp_path / "models"), "timed", "p50:500ms", tmp_path)
-    figures = bench.measure(Trial(Knobs(max_batch=4, queue_delay_us=0), 16), SHORT).figures
-    assert figures is not None
+    figures = steady_figures(bench, Trial(Knobs(max_batch=4, queue_delay_us=0), 16), SHORT)
     assert figures.batch_counts is not None
     assert max(figures.batch_counts) == 4
     assert figures.batch_counts[4] > sum(figures.batch_counts.values()) / 2

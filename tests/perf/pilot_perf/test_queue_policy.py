@@ -19,6 +19,7 @@ from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
+from pilot_testing.steady import steady_figures
 from pilot_testing.timed_model import write_timed_model
 
 SLO = parse_slo(["p95:500"])
@@ -66,9 +67,8 @@ def test_a_full_queue_refuses_at_once_and_the_figures_tell_refused_from_accepted
     requests = requests_for(installed, RequestOptions(), tmp_path, None)
     loader = Loader(perf_analyzer(), target_for(server.grpc_url, installed, requests, SLO), installed, SLO)
     bounded = Knobs(instances=2, max_batch=4, max_queue_size=8)
-    measurement = Bench(loader, installed).measure(Trial(bounded, 500, rate_per_s=400.0), WindowPlan(window_ms=600))
-    figures = measurement.figures
-    assert figures is not None, measurement.problem
+    trial = Trial(bounded, 500, rate_per_s=400.0)
+    figures = steady_figures(Bench(loader, installed), trial, WindowPlan(window_ms=600))
     assert figures.refused_rate is not None
     assert 0.2 < figures.refused_rate < 0.95
     assert figures.error_rate == figures.refused_rate

@@ -36,6 +36,7 @@ from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
+from pilot_testing.steady import measured, steady_figures
 from pilot_testing.timed_model import CODE, write_ensemble, write_timed_model
 
 pytestmark = pytest.mark.triton
@@ -87,10 +88,8 @@ def test_a_model_of_known_speed_is_measured_as_what_it_is(tmp_path: Path, start_
     """20 ms a batch, one instance: 50 batches/s at most, of 1 row untuned, of up to 8 with dynamic batching."""
     write_timed_model(tmp_path / "models", batch_ms=20.0)
     bench = bench_on(start_server(tmp_path / "models"))
-    untuned = bench.measure(Trial(UNTUNED, 4), SHORT).figures
-    batched = bench.measure(Trial(Knobs(max_batch=8, queue_delay_us=0), 16), SHORT).figures
-    assert untuned is not None
-    assert batched is not None
+    untuned = steady_figures(bench, Trial(UNTUNED, 4), SHORT)
+    batched = steady_figures(bench, Trial(Knobs(max_batch=8, queue_delay_us=0), 16), SHORT)
     assert 35 < untuned.throughput_per_s < 50
     assert 200 < batched.throughput_per_s < 400
     for figures, concurrency in ((untuned, 4), (batched, 16)):
@@ -126,7 +125,7 @@ def test_a_configuration_that_does_not_load_is_a_row_with_its_reason_and_the_nex
     refused = bench.measure(Trial(Knobs(max_batch=4), 1), SHORT)
     assert (refused.status, refused.figures) == ("failed", None)
     assert "no batch of 4" in refused.problem
-    assert bench.measure(Trial(Knobs(max_batch=8), 1), SHORT).status == "measured"
+    assert measured(bench, Trial(Knobs(max_batch=8), 1), SHORT).status == "measured"
     meaningless = bench.measure(Trial(Knobs(precision="int4"), 1), SHORT)
     assert "only the onnxruntime backend serves" in meaningless.problem
 
@@ -144,8 +143,7 @@ def test_failed_requests_are_counted_under_a_budget_on_them(tmp_path: Path, star
     write_timed_model(tmp_path / "models", batch_ms=1.0, code=SOME_FAIL.replace("{failure}", "answer"))
     slo = parse_slo(["p95:60,error_rate:0.5"])
     bench = bench_on(start_server(tmp_path / "models"), slo=slo)
-    figures = bench.measure(Trial(UNTUNED, 4), SHORT).figures
-    assert figures is not None
+    figures = steady_figures(bench, Trial(UNTUNED, 4), SHORT)
     assert figures.error_rate == pytest.approx(0.2, abs=0.03)
     assert figures.num_requests == pytest.approx(figures.throughput_per_s * figures.window_s, rel=0.01)
     assert slo.is_kept(figures)
@@ -157,7 +155,7 @@ def test_rows_of_a_file_are_what_the_model_gets(tmp_path: Path, start_server: St
     server = start_server(tmp_path / "models")
     np.savez(tmp_path / "rows.npz", x=np.full((3, 4), 7.5, dtype=np.float32))
     data = tmp_path / "rows.npz"
-    assert bench_on(server, "picky", input_data=data).measure(Trial(UNTUNED, 2), SHORT).status == "measured"
+    assert measured(bench_on(server, "picky", input_data=data), Trial(UNTUNED, 2), SHORT).status == "measured"
     assert bench_on(server, "picky").measure(Trial(UNTUNED, 2), SHORT).status == "failed"
 
 
