@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llm_bench.bandwidth import read_bandwidth_gb_per_s
+from llm_bench.bandwidth import bandwidth_table, read_bandwidth_gb_per_s
 from llm_bench.ideas import idea_entrants, ideas_table
 from llm_bench.race import OURS, PRECISIONS, Entrant, PeerError, entrants, run_entrant, server_entrants
 from llm_bench.speculation import speculation_entrants, speculation_table, text_requests
@@ -48,6 +48,8 @@ def main() -> None:
         if arguments.json is not None:  # at once: a long race may be broken off
             arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
     print(f"\n{figures_table(rows)}")
+    if read := bandwidth_table(rows, checkpoint(), conditions["read_gb_per_s"]):
+        print(f"\n{read}")
     if arguments.peers:
         print(f"\n{ratios_table(rows, arguments.precisions)}")
     if arguments.server:

@@ -1,12 +1,20 @@
 """How fast this machine reads memory: the bound of every decode step."""
 
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
+from safetensors import safe_open
 
+from llm_bench.race import OURS
 from pilot_base.cpus import usable_cpus
 
 _BYTES = 1 << 30
+# As our engine keeps a checkpoint that was rounded to bfloat16 once.
+_BYTES_PER_WEIGHT = {"fp32": 2, "int8": 1}
 
 
 def read_bandwidth_gb_per_s(repeats: int = 5) -> float:
@@ -20,3 +28,36 @@ def read_bandwidth_gb_per_s(repeats: int = 5) -> float:
         numbers.sum()
         best_s = min(best_s, time.perf_counter() - before_s)
     return _BYTES / best_s / 1e9
+
+
+def bandwidth_table(rows: Sequence[dict[str, Any]], checkpoint: Path, gb_per_s: float) -> str:
+    """What share of the bandwidth our decode steps of one stream (W3) read their weights at; "" if none were run.
+
+    The time between two tokens counts whole, so attention, sampling and the step loop are in it.
+    """
+    num_weights = _num_weights(checkpoint)
+    lines = []
+    for precision, bytes_per_weight in _BYTES_PER_WEIGHT.items():
+        chosen = [
+            row
+            for row in rows
+            if (row["engine"], row["precision"], row.get("workload"), row["options"]) == (OURS, precision, "W3", {})
+        ]
+        if chosen:
+            itl_ms = median(row["itl_ms"]["p50"] for row in chosen)
+            read = num_weights * bytes_per_weight / itl_ms / 1e6
+            lines.append(
+                f"W3 {precision}: {num_weights * bytes_per_weight / 1e6:.0f} MB of weights in {itl_ms:.1f} ms: "
+                f"{read:.1f} GB/s, {read / gb_per_s:.0%} of {gb_per_s:.1f} GB/s"
+            )
+    return "\n".join(lines)
+
+
+def _num_weights(checkpoint: Path) -> int:
+    """Of all matrices, which a step reads once each; embeddings tied to the last one are in the file once."""
+    total = 0
+    for file in checkpoint.glob("*.safetensors"):
+        with safe_open(file, framework="np") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118  no mapping
+        total += sum(rows * columns for rows, columns in (shape for shape in shapes if len(shape) == 2))
+    return total

