@@ -56,6 +56,20 @@ ONNXRUNTIME_PARAMETERS = (
     "do_copy_in_default_stream",
     "EXECUTION_ENV_PATH",
 )
+# `parameters` of our torch_pipeline backend, which refuses any other; the last is read by the Python backend around it.
+TORCH_PIPELINE_PARAMETERS = (
+    "module",
+    "weights",
+    "preprocess",
+    "postprocess",
+    "module_outputs",
+    "intra_op_thread_count",
+    "preprocess_threads",
+    "batches_in_flight",
+    "timeline_file",
+    "EXECUTION_ENV_PATH",
+)
+TORCH_PIPELINE_COUNTS = ("intra_op_thread_count", "preprocess_threads", "batches_in_flight")
 ACCELERATORS = {
     "gpu_execution_accelerator": ("tensorrt", "cuda"),
     "cpu_execution_accelerator": ("openvino",),

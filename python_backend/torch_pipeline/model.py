@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from pilot_torch.errors import LoadError, RequestError
+from pilot_torch.errors import CancelledError, LoadError, RequestError
 from pilot_torch.machine import usable_cpus
 from pilot_torch.settings import DEFAULT_PACKAGE, read_settings
 
@@ -85,7 +85,7 @@ class TritonPythonModel:
             except Exception as error:  # noqa: BLE001
                 _send(sender, error)
                 continue
-            batch.append(Request(inputs, partial(_send, sender)))
+            batch.append(Request(inputs, partial(_send, sender), sender.is_cancelled))
         if batch:
             self._pipeline.submit(batch)
 
@@ -113,12 +113,17 @@ def _send(sender: Any, result: Any) -> None:
 
 
 def _response(result: Any) -> Any:
+    if isinstance(result, RequestError):
+        return _error(str(result), pb_utils.TritonError.INVALID_ARG)
+    if isinstance(result, CancelledError):
+        return _error(str(result), pb_utils.TritonError.CANCELLED)
     if isinstance(result, Exception):
-        is_clients_fault = isinstance(result, RequestError)
-        code = pb_utils.TritonError.INVALID_ARG if is_clients_fault else pb_utils.TritonError.INTERNAL
-        text = str(result) if is_clients_fault else f"{type(result).__name__}: {result}"
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
+        return _error(f"{type(result).__name__}: {result}", pb_utils.TritonError.INTERNAL)
     return pb_utils.InferenceResponse([_tensor(name, value) for name, value in result.items()])
+
+
+def _error(text: str, code: int) -> Any:
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, code))
 
 
 def _tensor(name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from pilot_check.rules.onnx_graph import check_graph
 from pilot_check.rules.queue_policy import check_queue_policy
 from pilot_check.rules.scheduling import check_dynamic_batching, check_policies, check_sequence_batching
 from pilot_check.rules.tensors import check_batching, check_tensors
+from pilot_check.rules.torch_pipeline import check_torch_pipeline
 
 Rule = Callable[[Model, Surroundings], Iterable[Finding]]
 
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     check_batching,
     check_graph,
     check_onnxruntime_settings,
+    check_torch_pipeline,
     check_accelerators,
     check_dynamic_batching,
     check_queue_policy,

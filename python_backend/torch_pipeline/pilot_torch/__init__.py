@@ -6,6 +6,7 @@ file          -> module_source.py  the module in eval mode, and never a pickle
                  archive.py        whether a torch.export package may be opened
                  signature.py      types of tensors; the config that a package asks for
 requests      -> pipeline.py       pre | compute | post, several batches on their way at once
+                 cancellation.py   who has been cancelled while waiting, and is not computed
                  grouping.py       requests of one shape -> one batch, and back
                  device.py         where the module runs: CPU, or CUDA with copy streams
                  buffers.py        the pool of (pinned) buffers

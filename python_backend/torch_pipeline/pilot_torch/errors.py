@@ -3,6 +3,7 @@
 BackendError
   LoadError       the model cannot be served as it is configured: its load fails
   RequestError    one request is wrong; the others of its batch are served
+  CancelledError  its client has cancelled a request before it was computed
 """
 
 
@@ -16,3 +17,7 @@ class LoadError(BackendError):
 
 class RequestError(BackendError):
     """One request is wrong."""
+
+
+class CancelledError(BackendError):
+    """The client does not wait for the answer any more."""

@@ -5,7 +5,8 @@ groups     [A B] -> [3, 7]       C -> [1, 9]       one run each
 outputs    rows 0-1   row 2      row 0             views into the run's output
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +60,22 @@ def _gather(members: Mapping[int, Tensors], pool: BufferPool, is_batched: bool) 
         else:
             inputs[name].copy_(first)
     return Group(tuple(members), rows, inputs, buffers)
+
+
+def without(group: Group, gone: Set[int]) -> Group:
+    """The group without these members, in the same buffers; it may have none left."""
+    if gone.isdisjoint(group.members):
+        return group
+    kept = [index for index, place in enumerate(group.members) if place not in gone]
+    starts = list(itertools.accumulate(group.rows, initial=0))
+    rows, end = [group.rows[index] for index in kept], 0
+    for index, count in zip(kept, rows, strict=True):
+        for tensor in group.inputs.values():
+            # Its rows move forward, and may overlap those where they were.
+            tensor[end : end + count] = tensor[starts[index] : starts[index] + count].clone()
+        end += count
+    inputs = {name: tensor[:end] for name, tensor in group.inputs.items()}
+    return Group(tuple(group.members[index] for index in kept), tuple(rows), inputs, group.buffers)
 
 
 def split_outputs(group: Group, outputs: Tensors, *, is_batched: bool) -> dict[int, Tensors]:

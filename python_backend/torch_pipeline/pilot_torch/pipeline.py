@@ -12,7 +12,7 @@
 
 So the module always has its next batch at hand. A request that fails is answered with its error; the others of its
 batch go on: that is why every stage catches whatever a person's code raises. A run that fails is repeated request by
-request, which finds the one.
+request, which finds the one. A request that is cancelled before it is computed, is not computed.
 
 Shared state, and what guards it:
 
@@ -21,6 +21,7 @@ Shared state, and what guards it:
     _finishing    batches that have run          compute -> finish                  SimpleQueue's own lock
     pool          idle buffers                   all stages                         its own lock (buffers.py)
     timeline      the file                       all stages                         its own lock (timeline.py)
+    _watch        who waits, who is cancelled    submit, prepare, compute           its own lock (cancellation.py)
     _Batch        belongs to one stage at a time; queues hand it on
 
 Both queues are bounded by the permits.
@@ -37,8 +38,10 @@ from typing import Any
 import torch
 
 from pilot_torch.buffers import BufferPool
+from pilot_torch.cancellation import CancellationWatch
 from pilot_torch.device import Device, Forward, Pending
-from pilot_torch.grouping import Group, Tensors, group_requests, num_rows, split_outputs
+from pilot_torch.errors import CancelledError
+from pilot_torch.grouping import Group, Tensors, group_requests, num_rows, split_outputs, without
 from pilot_torch.timeline import Timeline
 
 Result = Mapping[str, Any] | Exception
@@ -46,10 +49,12 @@ Result = Mapping[str, Any] | Exception
 
 @dataclass(frozen=True)
 class Request:
-    """`inputs`: arrays or tensors by name. `answer` is called once, from a thread of the pipeline."""
+    """`inputs`: arrays or tensors by name. `answer` is called once, from a thread of the pipeline; `is_cancelled` from
+    another one, and never at that time or later."""
 
     inputs: Mapping[str, Any]
     answer: Callable[[Result], None]
+    is_cancelled: Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class Pipeline:
         self._num_compute_threads = num_compute_threads
         self._timeline = timeline
         self._numbers = itertools.count()
+        self._watch = CancellationWatch()
         self._permits = threading.Semaphore(batches_in_flight)
         self._computing: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._finishing: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
@@ -105,8 +111,10 @@ class Pipeline:
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take a batch in; waits while too many are inside. From one thread."""
+        batch = _Batch(next(self._numbers), requests)
+        self._watch.watch(batch.number, [request.is_cancelled for request in requests])
         self._permits.acquire()
-        self._preparing.submit(self._prepare, _Batch(next(self._numbers), requests))
+        self._preparing.submit(self._prepare, batch)
 
     def close(self) -> None:
         """Answer what is inside, then end the threads."""
@@ -114,12 +122,16 @@ class Pipeline:
         self._computing.put(None)
         for thread in self._threads:
             thread.join()
+        self._watch.close()
         self._timeline.close()
 
     def _prepare(self, batch: _Batch) -> None:
         with self._timeline.stage(batch.number, "prepare"):
             prepared = {}
+            cancelled = self._watch.cancelled(batch.number)
             for place, request in enumerate(batch.requests):
+                if place in cancelled:
+                    continue
                 try:
                     tensors = self._functions.prepare(request.inputs)
                     if self._is_batched:
@@ -137,8 +149,12 @@ class Pipeline:
         torch.set_num_threads(self._num_compute_threads)
         while (batch := self._computing.get()) is not None:
             with self._timeline.stage(batch.number, "compute"):
+                cancelled = self._watch.take(batch.number)
+                batch.failed |= dict.fromkeys(cancelled, CancelledError("cancelled before it was computed"))
+                batch.groups = [without(group, cancelled) for group in batch.groups]
                 for group in batch.groups:
-                    batch.ran += self._run(group)
+                    if group.members:
+                        batch.ran += self._run(group)
             self._finishing.put(batch)
         self._finishing.put(None)
 

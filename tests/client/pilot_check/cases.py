@@ -138,6 +138,13 @@ BACKENDS = (
         B1,
     ),
     Case(
+        "pipeline_unknown",
+        f'backend: "torch_pipeline"{ONE}{X}{Y} parameters {{ key: "modul" value {{ string_value: "net.py:Net" }} }}',
+        REFUSED,
+        ("parameter-unknown",),
+        {"1/model.pt2": b""},
+    ),
+    Case(
         "accelerator_unknown",
         onnx('optimization { execution_accelerators { gpu_execution_accelerator { name: "trt" } } }'),
         REFUSED,

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from onnx import helper, numpy_helper
 
-from pilot_check.backends import ONNXRUNTIME_PARAMETERS, TENSORRT_PARAMETERS, TENSORRT_PRECISION_MODES
+from pilot_check.backends import (
+    ONNXRUNTIME_PARAMETERS,
+    TENSORRT_PARAMETERS,
+    TENSORRT_PRECISION_MODES,
+    TORCH_PIPELINE_COUNTS,
+    TORCH_PIPELINE_PARAMETERS,
+)
 from pilot_check.errors import CheckError
 from pilot_check.finding import Finding, Severity
 from pilot_check.repository import check_repository
@@ -162,6 +168,55 @@ def test_the_parameters_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "python_backend" / "onnxruntime"))
     settings = importlib.import_module("pilot_onnxruntime.settings")
     assert set(ONNXRUNTIME_PARAMETERS) == set(settings.KNOWN_PARAMETERS)
+
+
+def test_the_parameters_of_torch_pipeline_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "python_backend" / "torch_pipeline"))
+    settings = importlib.import_module("pilot_torch.settings")
+    assert set(TORCH_PIPELINE_PARAMETERS) == {*settings.KNOWN_PARAMETERS, "EXECUTION_ENV_PATH"}
+
+    def takes(key: str, value: str) -> bool:
+        parameters = {"module": {"string_value": "net.py:Net"}, key: {"string_value": value}}
+        try:
+            settings.read_settings({"parameters": parameters}, 2)
+        except settings.LoadError:
+            return False
+        return True
+
+    counts = {key for key in TORCH_PIPELINE_PARAMETERS if takes(key, "2") and not takes(key, "0")}
+    assert set(TORCH_PIPELINE_COUNTS) == counts
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code", "message"),
+    [
+        ({"modul": "net.py:Net"}, "parameter-unknown", "'modul' is not known to the torch_pipeline backend"),
+        ({"module": "net.py:Net", "batches_in_flight": "0"}, "parameter-value", "batches_in_flight is '0'"),
+        ({"module": "net.py:Net", "timeline_file": " "}, "parameter-value", "'timeline_file' is empty"),
+        ({"module": "other.py:Net"}, "file-missing", "1/other.py is missing"),
+        ({"module": "net.py:Net", "weights": "w.safetensors"}, "file-missing", "1/w.safetensors is missing"),
+        ({"weights": "model.safetensors"}, "parameter-value", "no `module` to put them into"),
+        ({"module": "json:loads"}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_a_torch_pipeline_needs_parameters_that_it_knows_and_files_that_are_there(
+    tmp_path: Path, parameters: dict[str, str], code: str, message: str
+) -> None:
+    entries = " ".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' for k, v in parameters.items())
+    folder = install(tmp_path, "m", b"", f'backend: "torch_pipeline" {entries}', file="model.safetensors")
+    for file in ("net.py", "model.pt2"):
+        (folder / "1" / file).touch()
+    findings = [(finding.code, finding.message) for finding in check_repository(tmp_path)]
+    if code:
+        ((found, text),) = findings
+        assert found == code
+        assert message in text
+    else:
+        assert findings == []
+    (folder / "1" / "model.pt2").unlink()
+    codes = [finding.code for finding in check_repository(tmp_path)]
+    assert ("file-missing" in codes) == (code == "file-missing" or "module" not in parameters)
 
 
 def test_the_options_of_tensorrt_are_those_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:

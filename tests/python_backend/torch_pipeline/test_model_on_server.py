@@ -1,6 +1,8 @@
 """torch_pipeline on the real server: one server, a few tiny modules."""
 
 import json
+import queue
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tritonclient.grpc
 from safetensors.torch import save_file
 
 from pilot_client import repository, statistics
@@ -24,6 +27,7 @@ ONE = "instance_group { kind: KIND_CPU count: 1 }"
 BATCHED = f'backend: "torch_pipeline" max_batch_size: 8 dynamic_batching {{ }} {ONE}'
 CODE = """\
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -49,6 +53,23 @@ class Slow(Scale):
     def forward(self, x):
         time.sleep(0.05)
         return super().forward(x)
+
+
+class Logged(torch.nn.Module):
+    def forward(self, x):
+        note(f"computed {x.item():.1f}")
+        time.sleep(x.item())
+        return x
+
+
+def note(line):
+    with Path(__file__).with_name("log.txt").open("a") as file:
+        file.write(line + "\\n")
+
+
+def note_prepared(inputs):
+    note(f"prepared {inputs['x'].item():.1f}")
+    return inputs
 
 
 def count_letters(inputs):
@@ -113,6 +134,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeline_file=str(models.parent / "timeline.jsonl"),
     )
     install(models, "slow", f'backend: "torch_pipeline" max_batch_size: 1 {ONE} {X_TO_Y} {timed}')
+    logged = parameters(module="net.py:Logged", preprocess="net.py:note_prepared")
+    folder = install(models, "logged", f'backend: "torch_pipeline" max_batch_size: 1 {ONE} {X_TO_Y} {logged}')
+    save_file({}, folder / "model.safetensors")
     package = install(models, "package", f'backend: "torch_pipeline" {ONE}')
     program = torch.export.export(
         torch.nn.Linear(2, 1).eval(), (torch.ones(2, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
@@ -203,6 +227,35 @@ def test_one_request_is_prepared_while_another_is_computed(server: RunningServer
     )
     assert any(overlap(a, b) for a in computing for b in preparing)
     assert any(overlap(a, b) for a in computing for b in finishing)
+
+
+def test_a_cancelled_request_that_waits_is_not_computed(server: RunningServer, models: Path) -> None:
+    log = models / "logged" / "1" / "log.txt"
+    arrived: queue.SimpleQueue[tuple[float, Any]] = queue.SimpleQueue()
+
+    def send(client: Any, seconds: float) -> Any:
+        x = tritonclient.grpc.InferInput("x", [1, 1], "FP32")
+        x.set_data_from_numpy(row(seconds, 1))
+        call = client.async_infer("logged", [x], lambda result, error: arrived.put((seconds, error)))
+        until_s = time.monotonic() + 30
+        while not log.exists() or f"prepared {seconds}" not in log.read_text():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        return call
+
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        send(client, 1.5)
+        cancelled = send(client, 0.2)
+        send(client, 0.1)
+        cancelled.cancel()
+        answers = dict(arrived.get(timeout=30) for _ in range(3))
+    assert answers[1.5] is answers[0.1] is None
+    assert "CANCELLED" in str(answers[0.2])
+    assert [line for line in log.read_text().splitlines() if line.startswith("computed")] == [
+        "computed 1.5",
+        "computed 0.1",
+    ]
+    assert ask(server, "logged", x=row(0.0, 1))["y"].item() == 0.0
 
 
 def test_an_unload_waits_for_what_is_inside(server: RunningServer) -> None:

@@ -2,14 +2,16 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pilot_torch.cancellation import CancellationWatch
 from pilot_torch.device import CpuDevice, choose_device
-from pilot_torch.errors import LoadError, RequestError
+from pilot_torch.errors import CancelledError, LoadError, RequestError
 from pilot_torch.pipeline import Functions, Pipeline, Request, Result
 from pilot_torch.timeline import Timeline
 
@@ -21,7 +23,7 @@ class Answers:
         self.by_name: dict[Any, list[Result]] = {}
         self._changed = threading.Condition()
 
-    def request(self, name: Any, **inputs: torch.Tensor) -> Request:
+    def request(self, name: Any, is_cancelled: Callable[[], bool] = lambda: False, **inputs: torch.Tensor) -> Request:
         def answer(result: Result) -> None:
             # As the server does: what is sent is copied at once, since buffers are used again.
             copied = result if isinstance(result, Exception) else {n: t.clone() for n, t in result.items()}
@@ -29,7 +31,7 @@ class Answers:
                 self.by_name.setdefault(name, []).append(copied)
                 self._changed.notify_all()
 
-        return Request(inputs, answer)
+        return Request(inputs, answer, is_cancelled)
 
     def wait(self, count: int) -> None:
         with self._changed:
@@ -141,6 +143,70 @@ def test_no_more_batches_are_inside_than_allowed(start: Start) -> None:
     hold.set()
     answers.wait(4)
     sender.join()
+
+
+def test_who_is_cancelled_while_it_waits_is_not_computed_and_its_neighbours_are(start: Start) -> None:
+    entered, hold, ran = threading.Event(), threading.Event(), []
+
+    def held(inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        entered.set()
+        hold.wait(30)
+        ran.append(inputs["x"][:, 0].tolist())
+        return forward(inputs)
+
+    def gone() -> bool:
+        return True
+
+    # Inside are: the first, which runs; a mixed batch and one that is cancelled as a whole, both ready to run; and one
+    # that waits at the door.
+    pipeline, answers = start(Functions(prepare, held, dict), batches_in_flight=3), Answers()
+    pipeline.submit([answers.request("first", x=torch.full((1, 2), 1.0))])
+    assert entered.wait(30)
+    rows = {"a": (2, 2.0), "b": (1, 3.0), "c": (3, 4.0), "d": (2, 5.0)}
+    pipeline.submit(
+        [
+            answers.request(name, gone if name in "ac" else lambda: False, x=torch.full((count, 2), value))
+            for name, (count, value) in rows.items()
+        ]
+    )
+    pipeline.submit([answers.request("alone", gone, x=torch.full((1, 2), 6.0))])
+    at_the_door = threading.Thread(
+        target=pipeline.submit, args=([answers.request("outside", gone, x=torch.full((1, 2), 7.0))],)
+    )
+    at_the_door.start()
+    until_s = time.monotonic() + 30
+    while [watched.cancelled for watched in list(pipeline._watch._waiting.values())] != [{0, 2}, {0}, {0}]:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    hold.set()
+    answers.wait(7)
+    at_the_door.join()
+    assert ran == [[1.0], [3.0, 5.0, 5.0]]
+    for name in ("a", "c", "alone", "outside"):
+        assert isinstance(answers.of(name), CancelledError)
+    assert [answers.of(name)["y"].tolist() for name in "bd"] == [[[6.0, 6.0]], [[10.0, 10.0]] * 2]  # type: ignore[index]
+
+
+def test_nobody_is_asked_while_or_after_its_request_is_answered() -> None:
+    """The server would crash."""
+    entered, may_go, taken = threading.Event(), threading.Event(), threading.Event()
+
+    def question() -> bool:
+        entered.set()
+        may_go.wait(30)
+        return True
+
+    watch = CancellationWatch(period_s=0.01)
+    watch.watch(0, [question, lambda: pytest.fail("asked after it was taken")])
+    assert entered.wait(30)
+    found: list[set[int]] = []
+    taker = threading.Thread(target=lambda: (found.append(watch.take(0)), taken.set()))
+    taker.start()
+    assert not taken.wait(0.1)
+    may_go.set()
+    taker.join(30)
+    watch.close()
+    assert found == [{0}]
 
 
 def test_closing_answers_what_is_inside_and_returns_every_buffer(start: Start) -> None:
