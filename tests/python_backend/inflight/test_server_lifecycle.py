@@ -132,6 +132,7 @@ def test_another_load_leaves_nothing_behind(server: RunningServer, oracle: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_fifty_loads_leave_nothing_behind(server: RunningServer, oracle: str) -> None:
     cycle_and_compare(server, oracle, num_cycles=50)
 

@@ -118,7 +118,7 @@ def test_twenty_thousand_responses_leave_no_memory_behind(tiny_server: RunningSe
     with ThreadPoolExecutor(8) as threads:
         # Buffers and caches grow to their size first.
         list(threads.map(answer, range(16)))
-        before = resident_bytes()
-        num_responses = sum(threads.map(answer, range(64)))
-    assert num_responses > 20_000
+        before, num_responses = resident_bytes(), 0
+        while num_responses < 20_000:  # tokens that come close together share one
+            num_responses += sum(threads.map(answer, range(16)))
     assert resident_bytes() - before < 32 << 20
