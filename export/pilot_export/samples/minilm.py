@@ -61,7 +61,7 @@ def spec(say: Say = silent, num_fit_rows: int = NUM_FIT_ROWS, num_judged_rows: i
         samples=load_samples(),
         task=probe_task("sentiment accuracy of a linear probe", OUTPUT, is_positive, fit_batches, fit_labels),
         extra_measures={"same nearest neighbour": neighbour_agreement(OUTPUT, num_queries=1000)},
-        edge_cases=_edge_cases(),
+        edge_cases=_edge_cases([sentence.text for sentence in judged]),
         max_batch_size=MAX_BATCH_SIZE,
         # Every fourth batch, since they are in the order of length; and long texts, whose ranges are wider.
         calibration=[*fit_batches[::4], *_long_batches([sentence.text for sentence in fit_rows])],
@@ -169,10 +169,12 @@ def _long_batches(texts: Sequence[str]) -> list[Batch]:
     ]
 
 
-def _edge_cases() -> dict[str, Batch]:
+def _edge_cases(unseen: Sequence[str]) -> dict[str, Batch]:
+    """`unseen` gave no ranges to a calibrator, and makes the longest input: a text, as people send it, and no word 512
+    times, whose one embedding says little about an encoder."""
     sentence = tokenize(["A row of padding alone.", "Its neighbour is a real sentence."])
     masked = dict(sentence, attention_mask=sentence["attention_mask"] * np.array([[0], [1]]))
-    longest = tokenize(["word " * MAX_TOKENS])
+    longest = tokenize([" ".join(unseen)[: 20 * MAX_TOKENS]])
     return {
         "a fully masked row": masked,
         "the longest input (512 tokens)": longest,
