@@ -119,6 +119,34 @@ def test_token_is_not_held_longer_than_stream_interval_ms() -> None:
         assert len(sink.wait().token_ids()) == 20
 
 
+class Asked(Recorder):
+    """Notes when it is asked whether its client has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_by: list[threading.Thread] = []
+
+    def is_cancelled(self) -> bool:
+        self.asked_by.append(threading.current_thread())
+        return False
+
+
+def test_client_is_asked_about_ten_times_a_second_and_by_a_thread_that_does_nothing_else() -> None:
+    runner, gate = HashRunner(200), threading.Event()
+    runner.before_forward = lambda batch: (gate.wait(20), None)[1]
+    with running_engine(runner, max_num_seqs=1) as engine:
+        started_s = time.monotonic()
+        sinks = [submit(engine, [first], sink=Asked(), max_tokens=2) for first in range(3)]
+        time.sleep(0.75)
+        num_asked = [len(sink.asked_by) for sink in sinks]  # type: ignore[attr-defined]
+        elapsed_s = time.monotonic() - started_s
+        gate.set()
+        for sink in sinks:
+            sink.wait()
+    assert all(1 <= number <= elapsed_s / 0.1 + 1 for number in num_asked)
+    assert {thread.name for sink in sinks for thread in sink.asked_by} == {"llm-watcher"}  # type: ignore[attr-defined]
+
+
 def test_deadline_fires_on_time_while_waiting_and_while_a_long_step_runs() -> None:
     runner, gate = HashRunner(200), threading.Event()
     runner.before_forward = lambda batch: (gate.wait(20), None)[1]

@@ -1,10 +1,33 @@
 """What a client reads: texts, stop strings, finish reasons, logprobs, in streams and in one piece. Live engine."""
 
+import numpy as np
 import pytest
 
-from pilot_testing.fake_llm import EOS, HashRunner, LetterTokenizer, greedy_oracle, running_engine, submit
+from pilot_llm.request import PositionLogprobs
+from pilot_testing.fake_llm import (
+    EOS,
+    HashRunner,
+    LetterTokenizer,
+    greedy_oracle,
+    logits_after,
+    running_engine,
+    submit,
+)
 
 TOKENIZER = LetterTokenizer()
+
+
+def assert_is_the_models(position: PositionLogprobs, context: list[int], token_id: int) -> None:
+    """The chosen token first, then the best ones, each with the model's own logprob behind `context` and its rank."""
+    logits = logits_after(context).astype(np.float64)
+    logprobs = logits - np.log(np.exp(logits).sum())
+    best_first = np.argsort(-logprobs)
+    chosen, *best = position
+    assert chosen.token_id == token_id
+    assert [entry.token_id for entry in best] == best_first[: len(best)].tolist()
+    for entry in position:
+        assert entry.logprob == pytest.approx(logprobs[entry.token_id], abs=1e-5)
+        assert best_first[entry.rank - 1] == entry.token_id
 
 
 def oracle_text(prompt: list[int], num_tokens: int) -> str:
@@ -142,6 +165,8 @@ def test_logprobs_come_for_every_token_with_the_chosen_one_first() -> None:
     positions = [position for output in sink.outputs for position in output.sequences[0].logprobs or ()]
     assert [position[0].token_id for position in positions] == sink.token_ids()
     assert all(len(position) == 4 and position[0].rank == 1 for position in positions)
+    for index, position in enumerate(positions):
+        assert_is_the_models(position, [4, 2, *sink.token_ids()[:index]], sink.token_ids()[index])
     assert "".join(position[0].decoded_token for position in positions) == sink.text()
     assert sink.outputs[-1].sequences[0].cumulative_logprob == pytest.approx(
         sum(position[0].logprob for position in positions)
@@ -162,7 +187,10 @@ def test_prompt_logprobs_come_once_for_every_position_but_the_first(budget: int,
     assert first.prompt_token_ids == tuple(prompt)
     assert first.prompt_logprobs is not None
     assert first.prompt_logprobs[0] is None
-    assert [position[0].token_id for position in first.prompt_logprobs[1:] if position] == prompt[1:]
+    assert len(first.prompt_logprobs) == len(prompt)
+    for index, position in enumerate(first.prompt_logprobs[1:], start=1):
+        assert position is not None
+        assert_is_the_models(position, prompt[:index], prompt[index])
     assert sink.outputs[-1].num_cached_tokens == 0
     assert sink.token_ids() == greedy_oracle(prompt, 4, eos=())
 
