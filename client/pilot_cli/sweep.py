@@ -61,7 +61,8 @@ def command(
       tritonpilot sweep mymodel --url 127.0.0.1:8001 --slo p95:20ms
     """
     from pilot_base.lock import only_one_in
-    from pilot_perf.session import Request, run
+    from pilot_perf.session import run
+    from pilot_perf.sweep_request import Request
     from pilot_server.toolchain import perf_analyzer
 
     if url is not None and repository is not None:

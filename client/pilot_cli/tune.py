@@ -13,7 +13,7 @@ from pilot_cli.sweep_progress import Watcher
 
 if TYPE_CHECKING:
     from pilot_cli.tune_target import Target
-    from pilot_perf.session import Outcome
+    from pilot_perf.outcome import Outcome
     from pilot_perf.slo import Slo
     from pilot_server.running import RunningServer
 
@@ -65,7 +65,8 @@ def command(
     from pilot_cli.tune_target import find_target
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
-    from pilot_perf.session import Request, run
+    from pilot_perf.session import run
+    from pilot_perf.sweep_request import Request
     from pilot_server import model_repository_dir
     from pilot_server.toolchain import perf_analyzer
 

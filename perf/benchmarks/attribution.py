@@ -32,9 +32,10 @@ from pilot_cli.sweep_outcome import outcome_table
 from pilot_perf.default_space import Levels
 from pilot_perf.report import write_report
 from pilot_perf.requests import RequestOptions
-from pilot_perf.session import Request, run
+from pilot_perf.session import run
 from pilot_perf.slo import parse_slo
 from pilot_perf.store import Store
+from pilot_perf.sweep_request import Request
 from pilot_server.toolchain import perf_analyzer
 
 BATCH = 8

@@ -17,8 +17,10 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict
 from pilot_perf.ensemble import num_steps
+from pilot_perf.knobs import UNTUNED
 from pilot_perf.measures import Figures, Measurement
 
 Bound = Literal["client", "queue", "cpu", "transfer", "compute", "nothing"]
@@ -127,6 +129,17 @@ def last_of_answer(winner: Measurement | None, verdict: Verdict | None) -> Measu
         return winner
     side = verdict.chosen if verdict.is_a_gain else verdict.untuned
     return next((m for m in reversed(side.rounds) if m.figures is not None), None)
+
+
+def bottleneck_as_run(
+    measurement: Measurement, untuned: ModelConfig, members: Mapping[str, ModelConfig], cpus: int
+) -> Bottleneck | None:
+    """Of a measurement whose knobs were applied to `untuned`, or to the `members` of an ensemble."""
+    if not members:
+        return bottleneck(measurement, apply(untuned, measurement.trial.knobs), cpus)
+    own = dict(measurement.trial.knobs.members)
+    running = {name: apply(config, own.get(name, UNTUNED)) for name, config in members.items()}
+    return bottleneck_of_members(measurement, untuned, running, cpus)
 
 
 def bottleneck(measurement: Measurement, config: ModelConfig, cpus: int) -> Bottleneck | None:

@@ -1,6 +1,7 @@
 """A study in one SQLite file: its conditions, and every measurement, committed as it ends.
 
-    study         one row: schema version, conditions (JSON), the untuned config.pbtxt
+    study         one row: schema version, conditions (JSON), the untuned config.pbtxt, of an ensemble those of its
+                  members too (JSON, by name)
     measurement   one row per measurement, in the order in which they ended; failed and unstable ones too
 
 Nothing else is stored: winner, ratio and report are computed from these rows. A process killed at any moment loses
@@ -21,10 +22,10 @@ from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Stages, Trial
 from pilot_perf.usage import Usage
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE study (schema_version INTEGER NOT NULL, created_at TEXT NOT NULL, conditions TEXT NOT NULL,
-                    untuned_config TEXT NOT NULL);
+                    untuned_config TEXT NOT NULL, member_configs TEXT NOT NULL);
 CREATE TABLE measurement (
     id INTEGER PRIMARY KEY,
     phase TEXT NOT NULL CHECK (phase IN ('search', 'confirm', 'open_loop', 'attribution', 'overload')),
@@ -62,6 +63,7 @@ class Store:
         self.created_at: str = study["created_at"]
         self.conditions: dict[str, Any] = json.loads(study["conditions"])
         self.untuned_config: str = study["untuned_config"]
+        self.member_configs: dict[str, str] = json.loads(study["member_configs"])
         self._connection = connection
 
     @classmethod
@@ -94,7 +96,9 @@ class Store:
         return cls(path, connection, found)
 
     @classmethod
-    def create_or_resume(cls, path: Path, conditions: Conditions, untuned_config: str) -> Self:
+    def create_or_resume(
+        cls, path: Path, conditions: Conditions, untuned_config: str, member_configs: Mapping[str, str] | None = None
+    ) -> Self:
         """The study at `path`, new where there is none.
 
         Raises:
@@ -109,7 +113,7 @@ class Store:
                     "or start it anew with --fresh"
                 )
             return store
-        _create(path, conditions, untuned_config)
+        _create(path, conditions, untuned_config, member_configs or {})
         return cls.open(path)
 
     def add(self, phase: Phase, measurement: Measurement, took_s: float) -> None:
@@ -171,7 +175,7 @@ def first_difference(stored: Conditions, now: Conditions) -> str | None:
     return None
 
 
-def _create(path: Path, conditions: Conditions, untuned_config: str) -> None:
+def _create(path: Path, conditions: Conditions, untuned_config: str, member_configs: Mapping[str, str]) -> None:
     """Written beside and renamed: a kill leaves no half-made study behind."""
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -181,8 +185,8 @@ def _create(path: Path, conditions: Conditions, untuned_config: str) -> None:
         connection.executescript(_SCHEMA)
         with connection:
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            row = (SCHEMA_VERSION, now, json.dumps(conditions, sort_keys=True), untuned_config)
-            connection.execute("INSERT INTO study VALUES (?, ?, ?, ?)", row)
+            texts = json.dumps(conditions, sort_keys=True), untuned_config, json.dumps(dict(member_configs))
+            connection.execute("INSERT INTO study VALUES (?, ?, ?, ?, ?)", (SCHEMA_VERSION, now, *texts))
         connection.close()
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:

@@ -1,13 +1,14 @@
 """What a report shows, computed from the rows of a study."""
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import model_config
 from pilot_perf.attribution import Attribution, next_attribution
-from pilot_perf.bottleneck import Bottleneck, bottleneck, last_of_answer
+from pilot_perf.bottleneck import Bottleneck, bottleneck_as_run, last_of_answer
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note, next_confirmation
 from pilot_perf.knobs import UNTUNED, Knobs
@@ -125,6 +126,10 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
     if winner is not None and not winner.trial.knobs.is_untuned:
         verdict = next_confirmation(searched, store.measurements("confirm"), slo).verdict
     untuned_config = model_config.parse(store.untuned_config, "the study's config.pbtxt")
+    member_configs = {
+        name: model_config.parse(text, f"the study's config.pbtxt of {name}")
+        for name, text in store.member_configs.items()
+    }
     attribution, protection = _explained(store, verdict, searched, slo, untuned_config)
     statistics = slo.statistics_of("latency_ms")
     measure = statistics[0] if statistics else "p95"
@@ -144,25 +149,28 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         winner=winner,
         verdict=verdict,
         warning=None if verdict is None else drift_note(searched, verdict),
-        bottleneck=_bottleneck(store, winner, verdict, untuned_config),
+        bottleneck=_bottleneck(store, winner, verdict, untuned_config, member_configs),
         attribution=attribution,
         open_loop=open_loop,
         protection=protection,
         replicas=None if rate_per_s is None or served is None else replicas_for(rate_per_s, served),
-        config_diff="" if installed is None else config_diff(untuned_config, installed),
+        config_diff="" if installed is None else config_diff(untuned_config, installed, member_configs),
         conditions=store.conditions,
         created_at=store.created_at,
     )
 
 
 def _bottleneck(
-    store: Store, winner: Measurement | None, verdict: Verdict | None, untuned_config: ModelConfig
+    store: Store,
+    winner: Measurement | None,
+    verdict: Verdict | None,
+    untuned_config: ModelConfig,
+    members: Mapping[str, ModelConfig],
 ) -> Bottleneck | None:
-    """None for an ensemble too: what bounds it is in its members, whose configurations a study does not hold."""
     measurement, cpus = last_of_answer(winner, verdict), store.conditions.get("machine.cpus")
-    if measurement is None or not isinstance(cpus, int) or untuned_config.HasField("ensemble_scheduling"):
+    if measurement is None or not isinstance(cpus, int):
         return None
-    return bottleneck(measurement, apply(untuned_config, measurement.trial.knobs), cpus)
+    return bottleneck_as_run(measurement, untuned_config, members, cpus)
 
 
 def _open_loop(store: Store, winner: Measurement | None, verdict: Verdict | None, slo: Slo) -> OpenLoop | None:
@@ -209,13 +217,20 @@ def pareto_front(points: list[Point]) -> list[Point]:
     return front
 
 
-def config_diff(untuned: ModelConfig, chosen: Knobs) -> str:
-    """The untuned config.pbtxt against the chosen one, as a unified diff."""
+def config_diff(untuned: ModelConfig, chosen: Knobs, members: Mapping[str, ModelConfig] | None = None) -> str:
+    """The untuned config.pbtxt against the chosen one, as a unified diff; of an ensemble, those of its members."""
+    if not chosen.members:
+        return _diff(untuned, chosen, "config.pbtxt")
+    known = members or {}
+    return "\n".join(_diff(known[name], own, f"{name}/config.pbtxt") for name, own in chosen.members if name in known)
+
+
+def _diff(untuned: ModelConfig, chosen: Knobs, name: str) -> str:
     lines = difflib.unified_diff(
         model_config.to_text(untuned).splitlines(),
         model_config.to_text(apply(untuned, chosen)).splitlines(),
-        "config.pbtxt (untuned)",
-        "config.pbtxt (chosen)",
+        f"{name} (untuned)",
+        f"{name} (chosen)",
         lineterm="",
         n=2,
     )

@@ -189,7 +189,13 @@ def config_diff(content: Content) -> str:
     for line in content.config_diff.splitlines():
         kind = "add" if line.startswith("+") else "remove" if line.startswith("-") else ""
         lines.append(f"<span class='{kind}'>{escape(line)}</span>" if kind else escape(line))
-    return "<h2>The chosen configuration</h2><pre>" + "\n".join(lines) + "</pre>"
+    found = "<h2>The chosen configuration</h2><pre>" + "\n".join(lines) + "</pre>"
+    if content.highlighted is None or not content.highlighted.members:
+        return found
+    return found + note(
+        "An ensemble has no queue of its own, and its members get no queue policy from this study: a bound at one of "
+        "them would refuse requests that others have worked on already. Bound what comes in before the server."
+    )
 
 
 def measurements(content: Content) -> str:

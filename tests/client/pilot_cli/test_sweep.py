@@ -15,12 +15,12 @@ from pilot_perf.attribution import Attribution, Step
 from pilot_perf.confirm import Side, judge
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.outcome import Outcome
 from pilot_perf.overload import Attempt, Protection
 from pilot_perf.queue_policy import Room
 from pilot_perf.ratio import paired_ratio
 from pilot_perf.replicas import replicas_for
 from pilot_perf.search.strategies import STRATEGIES
-from pilot_perf.session import Outcome
 from pilot_perf.slo import parse_slo
 from pilot_testing.onnx_models import install
 

@@ -28,10 +28,12 @@ from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Trial
 from pilot_perf.remote import RemoteServer
+from pilot_perf.report.content import content_of
 from pilot_perf.requests import RequestOptions, requests_for
-from pilot_perf.session import Request, run
+from pilot_perf.session import run
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Store
+from pilot_perf.sweep_request import Request
 from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
@@ -227,6 +229,9 @@ def test_an_ensemble_is_tuned_through_its_members_and_given_back(tmp_path: Path,
     assert {name: model_control.model_config(server.grpc_url, name) for name in before} == before
     with Store.open(tmp_path / "s.sqlite") as store:
         assert any(m.figures and m.figures.members for m in store.measurements("search"))
+        content = content_of(store)
+    assert "+++ slow/config.pbtxt (chosen)" in content.config_diff
+    assert content.bottleneck == outcome.bottleneck
 
 
 def test_a_kill_9_in_mid_sweep_leaves_no_server_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -34,7 +34,14 @@ def test_what_was_added_is_read_back_equal_in_its_order(tmp_path: Path) -> None:
         assert store.measurements("search") == [MEASURED, FAILED]
         assert store.measurements("confirm") == [MEASURED]
         assert [row.took_s for row in store.rows()] == [4.5, 0.5, 5.0]
-        assert (store.conditions, store.untuned_config) == (CONDITIONS, 'name: "m"')
+        assert (store.conditions, store.untuned_config, store.member_configs) == (CONDITIONS, 'name: "m"', {})
+
+
+def test_the_configurations_of_members_are_kept_too(tmp_path: Path) -> None:
+    members = {"slow": 'name: "slow"'}
+    Store.create_or_resume(tmp_path / "s.sqlite", CONDITIONS, 'name: "m"', members).close()
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.member_configs == members
 
 
 def test_figures_without_stages_and_cpu_stay_without(tmp_path: Path) -> None:
@@ -124,7 +131,7 @@ def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
     with connection:
         connection.execute("UPDATE study SET schema_version = 1")
     connection.close()
-    with pytest.raises(StudyError, match="schema version 1, this is version 2"):
+    with pytest.raises(StudyError, match="schema version 1, this is version 3"):
         Store.open(tmp_path / "s.sqlite")
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pilot_client import model_config
 from pilot_perf.errors import StudyError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.report import ReportFiles, write_report
-from pilot_perf.report.content import Point, content_of, pareto_front
+from pilot_perf.report.content import Point, config_diff, content_of, pareto_front
 from pilot_perf.store import Store
 from pilot_testing.simulated_study import CONFIG, simulated_study
 
@@ -166,3 +167,13 @@ def test_a_study_without_measurements_is_refused(tmp_path: Path) -> None:
 def test_the_pareto_front_holds_what_nothing_beats_in_both() -> None:
     points = [Point(Knobs(), 1, rate, ms, True) for rate, ms in ((10, 5), (20, 5), (15, 8), (30, 9), (25, 12))]
     assert [(p.throughput_per_s, p.latency_ms) for p in pareto_front(points)] == [(20, 5), (30, 9)]
+
+
+def test_the_configurations_of_an_ensembles_members_are_compared_one_by_one() -> None:
+    ensemble = model_config.parse('name: "both" ensemble_scheduling {}')
+    members = {name: model_config.parse(f'name: "{name}" max_batch_size: 8') for name in ("quick", "slow")}
+    chosen = Knobs(members=(("slow", Knobs(max_batch=32)),))
+    diff = config_diff(ensemble, chosen, members)
+    assert "--- slow/config.pbtxt (untuned)" in diff
+    assert "-max_batch_size: 8\n+max_batch_size: 32" in diff
+    assert "quick" not in diff
