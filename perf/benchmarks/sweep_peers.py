@@ -12,7 +12,6 @@ broke the budget.
 """
 
 import argparse
-import csv
 import json
 import os
 import shlex
@@ -25,26 +24,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+from sweep_bench.launches import best_of, num_launches, recorded_analyzer
 
 from pilot_base.packages import PinnedPackage, cache_dir, fetch
 from pilot_cli.own_server import serve_model
 from pilot_cli.sweep_outcome import outcome_table
-from pilot_client import model_config, repository
+from pilot_client import repository
 from pilot_perf.bench import Bench
 from pilot_perf.confirm import Side
 from pilot_perf.default_space import Levels
-from pilot_perf.knobs import Knobs
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.ratio import paired_ratio
 from pilot_perf.requests import RequestOptions, requests_for
-from pilot_perf.session import Request, run
+from pilot_perf.session import run
 from pilot_perf.slo import Slo, parse_slo
+from pilot_perf.sweep_request import Request
 from pilot_perf.target import target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.ports import free_ports
 from pilot_server.running import RunningServer
-from pilot_server.toolchain import PerfAnalyzer, perf_analyzer
+from pilot_server.toolchain import perf_analyzer
 
 PACKAGE = PinnedPackage(
     "rapidocr-onnxruntime", "1.4.4", "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf", size_mb=15
@@ -60,19 +60,6 @@ input {{ name: "{input}" data_type: TYPE_FP32 dims: [ 3, 48, 192 ] }}
 output {{ name: "{output}" data_type: TYPE_FP32 dims: [ 2 ] }}
 instance_group {{ kind: KIND_CPU count: 1 }}
 parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
-"""
-# Stands in for perf_analyzer: runs it, and keeps the arguments, the exit code and the table of every launch.
-RECORDER = """#!{python}
-import json, os, shutil, subprocess, sys, time
-started = time.time()
-code = subprocess.run([{program!r}, *sys.argv[1:]], env={{**os.environ, **{env!r}}}).returncode
-if "--version" not in sys.argv:
-    stem = os.path.join({folder!r}, str(time.time_ns()))
-    if "-f" in sys.argv and os.path.exists(table := sys.argv[sys.argv.index("-f") + 1]):
-        shutil.copy(table, stem + ".csv")
-    with open(stem + ".json", "w") as file:
-        json.dump({{"argv": sys.argv[1:], "code": code, "started": started, "ended": time.time()}}, file)
-sys.exit(code)
 """
 
 
@@ -144,7 +131,7 @@ def our_sweep(server: RunningServer, models: Path, slo: Slo, work: Path) -> Foun
         outcome.verdict.chosen if outcome.verdict.is_a_gain else outcome.verdict.untuned
     )  # fmt: skip
     pick = side.trial if side is not None else (outcome.winner.trial if outcome.winner is not None else None)
-    return Found("tritonpilot", took_s, len(list(launches.glob("*.json"))), True, pick, side and side.throughput_per_s)
+    return Found("tritonpilot", took_s, num_launches(launches), True, pick, side and side.throughput_per_s)
 
 
 def analyzer_sweep(server: RunningServer, models: Path, slo: Slo, mode: str, limit_s: float, work: Path) -> Found:
@@ -191,9 +178,9 @@ def analyzer_sweep(server: RunningServer, models: Path, slo: Slo, mode: str, lim
     took_s = time.monotonic() - started
     if code not in (0, None) or not list(launches.glob("*.json")):
         say(f"Model Analyzer ended with {code}: {(work / 'log.txt').read_text()[-2000:]}")
-    rate, pick = best_of(launches, output, slo)
+    best = best_of(launches, slo)
     name = f"Model Analyzer {mode}"
-    return Found(name, took_s, len(list(launches.glob("*.json"))), code == 0, pick, rate)
+    return Found(name, took_s, num_launches(launches), code == 0, best.trial, best.per_s)
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
@@ -205,27 +192,6 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def best_of(launches: Path, output: Path, slo: Slo) -> tuple[float | None, Trial | None]:
-    """The most throughput within the budget of a single launch, as Model Analyzer ranks."""
-    best: tuple[float | None, Trial | None] = (None, None)
-    for table in sorted(launches.glob("*.csv")):
-        argv = json.loads(table.with_suffix(".json").read_text())["argv"]
-        rows = list(csv.DictReader(table.open()))
-        if len(rows) != 1 or float(rows[0]["p95 latency"]) / 1000 > slo.budgets[0].limit:
-            continue
-        rate = float(rows[0]["Inferences/Second"])
-        if best[0] is None or rate > best[0]:
-            name = argv[argv.index("-m") + 1]
-            config = model_config.read(output / name)
-            knobs = Knobs(
-                instances=config.instance_group[0].count,
-                max_batch=max(config.max_batch_size, 1) if config.HasField("dynamic_batching") else 1,
-                queue_delay_us=0,
-            )
-            best = rate, Trial(knobs, int(rows[0]["Concurrency"]))
-    return best
 
 
 def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs: int) -> str:
@@ -262,16 +228,6 @@ def describe(found: Found) -> str:
     end = "" if found.has_ended else " (did not end by itself)"
     rate = "" if found.claimed_per_s is None else f", says {found.claimed_per_s:.0f}/s"
     return f"{found.tool}: {found.took_s:.0f} s{end}, {found.num_launches} launches of perf_analyzer; {pick}{rate}"
-
-
-def recorded_analyzer(folder: Path) -> PerfAnalyzer:
-    folder.mkdir(parents=True)
-    real = perf_analyzer()
-    program = folder / "perf_analyzer"
-    text = RECORDER.format(python=sys.executable, program=str(real.argv0), env=real.env, folder=str(folder))
-    program.write_text(text)
-    program.chmod(0o755)
-    return PerfAnalyzer(program, {}, real.version)
 
 
 def server_program(server: RunningServer, work: Path) -> Path:

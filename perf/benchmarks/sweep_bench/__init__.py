@@ -1,0 +1,1 @@
+"""What `sweep_peers.py` records of the tools that it compares."""
