@@ -15,14 +15,22 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
-from pilot_perf.finalists import Failure, next_candidate, untuned_trial
+from pilot_perf.finalists import Failure, next_candidate, next_promise_per_s, untuned_trial
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.ratio import Ratio, is_mostly, paired_ratio, upper_bound
 from pilot_perf.slo import Budget, Slo
 
 NUM_PAIRS, MAX_PAIRS = 4, 7
 # Search and confirmation together end here, but a confirmation may always take as many as that.
-MAX_TOTAL, MIN_ROOM = 60, 18
+MAX_TOTAL, MIN_ROOM = 80, 28
+# Rounds without figures that end a candidate.
+MAX_FAILED = 2
+# What promises less than this share of a candidate's throughput is no equal of it.
+EQUAL = 0.97
+# A first look at one without equals may use so much of the budget: it may have been an unlucky one.
+NEAR = 1.02
+# Measurements more than a candidate may take, where a single round is in doubt.
+OUTVOTE = 3
 # Rounds below which their spread says nothing.
 LEAST_ROUNDS = 3
 # What it takes to confirm one candidate without a disturbance.
@@ -73,6 +81,11 @@ class Side:
         return bool(self.all_rounds) and all(
             (value := self.value(budget)) is not None and value <= budget.limit for budget in slo.budgets
         )
+
+    @property
+    def num_failed(self) -> int:
+        """Rounds without figures."""
+        return sum(1 for m in self.all_rounds if m.figures is None)
 
     def uses(self, slo: Slo) -> list[float]:
         """The share of the budget that each round used, of those that have figures."""
@@ -141,13 +154,13 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
     while True:
         alone = [(yield _again(candidate, "does it keep the budget in a long window?"))]
         if _was_disturbed(alone[0], searched.get(candidate.point), slo):
-            alone.append((yield _again(candidate, "slower than in the search: once more")))
+            alone.append((yield _again(candidate, "worse than in the search: once more")))
         sides = Side(untuned, ()), Side(candidate, (), tuple(alone))
+        is_patient = _is_irreplaceable(sides[1], history, failures, slo)
         # Room for another candidate is kept, as long as there is room for two.
         most = room - ATTEMPT if room >= 2 * ATTEMPT else room
-        while not _has_failed(sides[1], slo) and not _is_settled(*sides, slo, most):
-            num_pairs = len(sides[1].rounds)
-            if num_pairs >= MAX_PAIRS or (num_pairs >= NUM_PAIRS and _is_narrow(_ratio(*sides))):
+        while not _has_failed(sides[1], slo, is_patient) and not _is_settled(*sides, slo, most):
+            if _needs_a_look(*sides, slo):
                 alone.append((yield _again(candidate, "once more: is the budget surely kept?")))
                 sides = sides[0], Side(candidate, sides[1].rounds, tuple(alone))
                 continue
@@ -168,7 +181,7 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
 
 def judge(untuned: Side, chosen: Side, slo: Slo, num_given_up: int = 0) -> Verdict:
     """Compare the rounds, pair by pair; a pair with a failed half is left out."""
-    keeps = chosen.surely_keeps(slo, MARGIN) and not _has_failed(chosen, slo)
+    keeps = chosen.surely_keeps(slo, MARGIN) and chosen.num_failed < MAX_FAILED
     return Verdict(untuned, chosen, _ratio(untuned, chosen), keeps, untuned.keeps(slo), num_given_up)
 
 
@@ -182,27 +195,51 @@ def _ratio(untuned: Side, chosen: Side) -> Ratio | None:
 
 
 def _was_disturbed(measurement: Measurement, searched: Figures | None, slo: Slo) -> bool:
-    """Whether a broken budget comes with a throughput that the search has seen to be higher."""
+    """Whether a broken budget comes with figures that are far from those of the search."""
     figures = measurement.figures
     if figures is None:
         return True
-    is_slower = searched is not None and searched.throughput_per_s > DISTURBED * figures.throughput_per_s
-    return slo.worst_use(figures) > MARGIN and is_slower
+    use = slo.worst_use(figures)
+    if searched is None or use <= MARGIN:
+        return False
+    is_slower = searched.throughput_per_s > DISTURBED * figures.throughput_per_s
+    return is_slower or use > DISTURBED * slo.worst_use(searched)
 
 
-def _has_failed(chosen: Side, slo: Slo) -> bool:
+def _is_irreplaceable(chosen: Side, history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> bool:
+    """Whether what would be tried instead promises so much less that it is worth looking longer at one near the limit.
+
+    Not where it failed to be measured.
+    """
+    here_per_s = chosen.throughput_per_s
+    if here_per_s is None:
+        return False
+    return next_promise_per_s(history, [*failures, _failure(chosen, slo)], slo) < EQUAL * here_per_s
+
+
+def _has_failed(chosen: Side, slo: Slo, is_patient: bool) -> bool:
     """Whether more than half of the rounds break the budget, two have no figures, or it is too close to be sure of."""
     uses = chosen.uses(slo)
-    if len(chosen.all_rounds) - len(uses) >= 2 or (bool(uses) and median_low(uses) > MARGIN):
+    if chosen.num_failed >= MAX_FAILED:
         return True
-    # The first look costs one window; once there are pairs, they decide.
-    has_looked = not chosen.rounds and bool(uses)
-    has_pairs = len(chosen.rounds) >= NUM_PAIRS
-    if not has_looked and not has_pairs:
+    if not uses:
         return False
-    # Of two looks the better one counts: the second is there because the first was disturbed.
-    use = median(uses) if has_pairs else median_low(uses)
+    is_early = len(uses) < LEAST_ROUNDS
+    # Two looks: the second is there because the first was disturbed, so the better one counts.
+    use = median_low(uses) if is_early else median(uses)
+    if is_patient:
+        return use > (NEAR if is_early else MARGIN)
+    if len(chosen.rounds) < NUM_PAIRS and not is_early:
+        return median_low(uses) > MARGIN
     return use > ROOMY and not chosen.surely_keeps(slo, MARGIN)
+
+
+def _needs_a_look(untuned: Side, chosen: Side, slo: Slo) -> bool:
+    """Whether the chosen side alone is to be measured: it is near the limit, or further pairs would add nothing."""
+    num_pairs = len(chosen.rounds)
+    if not num_pairs:
+        return len(chosen.alone) < LEAST_ROUNDS and median_low(chosen.uses(slo) or [0.0]) > ROOMY
+    return num_pairs >= MAX_PAIRS or (num_pairs >= NUM_PAIRS and _is_narrow(_ratio(untuned, chosen)))
 
 
 def _is_settled(untuned: Side, chosen: Side, slo: Slo, most: int) -> bool:
@@ -212,7 +249,13 @@ def _is_settled(untuned: Side, chosen: Side, slo: Slo, most: int) -> bool:
     is_known = _is_narrow(_ratio(untuned, chosen)) or len(chosen.rounds) >= MAX_PAIRS
     if is_known and chosen.surely_keeps(slo, MARGIN):
         return True
-    return len(untuned.all_rounds) + len(chosen.all_rounds) + 2 > most
+    return len(untuned.all_rounds) + len(chosen.all_rounds) + 2 > most + (OUTVOTE if _is_one_off(chosen, slo) else 0)
+
+
+def _is_one_off(chosen: Side, slo: Slo) -> bool:
+    """Whether a single round stands between the others and a verdict: a disturbed one is outvoted by two more."""
+    uses = chosen.uses(slo)
+    return len(uses) - sum(use <= MARGIN for use in uses) == 1 and median(uses) <= ROOMY
 
 
 def _is_narrow(ratio: Ratio | None) -> bool:

@@ -16,8 +16,10 @@ from pilot_perf.slo import Slo
 
 # The share of the budget that a lower load is chosen to use.
 TARGET = 0.93
-# By how much less it is to use after each further failure.
-LOWER_BY = 0.03
+# By how much less it is to use after each further failure, and the least.
+LOWER_BY, LEAST_TARGET = 0.02, 0.75
+# By which power of the load throughput is taken to fall where it is not known.
+ELASTICITY = 0.6
 # A load that fills all batches is preferred to one that is at most this much higher.
 SNAP = 0.85
 
@@ -43,6 +45,19 @@ def next_candidate(history: Sequence[Measurement], failures: Sequence[Failure], 
     if not failures:
         winner = best_kept(history, slo, GUARD) or best_kept(history, slo)
         return winner.trial if winner else None
+    promises = _promises(history, failures, slo)
+    return max(promises, key=lambda promise: promise[0])[1] if promises else None
+
+
+def next_promise_per_s(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> float:
+    """The throughput that the next candidate promises; 0 where there is none."""
+    return max((promise for promise, _ in _promises(history, failures, slo)), default=0.0)
+
+
+def _promises(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> list[tuple[float, Trial]]:
+    # Each failure asks for more room in what is tried next, so that a noisy server ends with something.
+    target = max(TARGET - LOWER_BY * (len(failures) - 1), LEAST_TARGET)
+    guard = max(GUARD - LOWER_BY * (len(failures) - 1), LEAST_TARGET)
     too_high: dict[Knobs, int] = {}
     for failure in failures:
         knobs, load = failure.trial.knobs, failure.trial.concurrency
@@ -50,17 +65,36 @@ def next_candidate(history: Sequence[Measurement], failures: Sequence[Failure], 
     promises = [
         (m.figures.throughput_per_s, m.trial)
         for m in history
-        if m.figures and slo.is_kept(m.figures, GUARD)
+        if m.figures and slo.is_kept(m.figures, guard)
         if m.trial.concurrency < too_high.get(m.trial.knobs, math.inf)
     ]
-    for failure in failures:
-        knobs = failure.trial.knobs
-        if failure.trial.concurrency == too_high[knobs] > 1:
-            target = TARGET - LOWER_BY * sum(f.trial.knobs == knobs for f in failures[:-1])
-            lower = _lower(failure, target)
-            known = [m for m in history if m.trial.knobs == knobs and m.trial.concurrency < failure.trial.concurrency]
-            promises.append((_between(known, failure, lower), Trial(knobs, lower)))
-    return max(promises, key=lambda promise: promise[0])[1] if promises else None
+    discarded = [
+        broken
+        for broken in _least_broken(history, slo)
+        if broken.trial.knobs not in too_high and _lower(broken, target) >= _least_load(broken.trial.knobs)
+    ]
+    for failure in (*failures, *discarded):
+        knobs, load = failure.trial.knobs, failure.trial.concurrency
+        lower = _lower(failure, target)
+        if load == too_high.get(knobs, load) > 1:
+            promises.append((_promise_per_s(history, failure, lower), Trial(knobs, lower)))
+    return promises
+
+
+def _least_broken(history: Sequence[Measurement], slo: Slo) -> list[Failure]:
+    """Of each configuration that the search has seen beyond the budget, the load that was least so."""
+    found: dict[Knobs, Failure] = {}
+    for m in history:
+        if m.figures is None or m.trial.knobs.is_untuned or (use := slo.worst_use(m.figures)) <= GUARD:
+            continue
+        if m.trial.knobs not in found or use < found[m.trial.knobs].use:
+            found[m.trial.knobs] = Failure(m.trial, use, m.figures.throughput_per_s)
+    return list(found.values())
+
+
+def _least_load(knobs: Knobs) -> int:
+    """Below the load that fills the batches a queue delay is waited out in vain: latency rises instead of falling."""
+    return full_load(knobs) if knobs.queue_delay_us else 1
 
 
 def _lower(failure: Failure, target: float) -> int:
@@ -72,9 +106,19 @@ def _lower(failure: Failure, target: float) -> int:
     return filled if filled >= SNAP * lower else lower
 
 
-def _between(known: Sequence[Measurement], failure: Failure, load: int) -> float:
-    """Throughput at `load`, on a straight line from the nearest lower load that was measured to the failed one."""
-    below = [(m.trial.concurrency, m.figures.throughput_per_s) for m in known if m.figures]
-    start, start_per_s = max((point for point in below if point[0] <= load), default=(0, 0.0))
-    share = (load - start) / (failure.trial.concurrency - start)
+def _promise_per_s(history: Sequence[Measurement], failure: Failure, load: int) -> float:
+    """Throughput at `load`, on a straight line from the nearest lower load that was measured to the failed one.
+
+    Where none was, it is taken to fall less than the load does: the instances are busy there.
+    """
+    knobs, failed_load = failure.trial.knobs, failure.trial.concurrency
+    below = [
+        (m.trial.concurrency, m.figures.throughput_per_s)
+        for m in history
+        if m.figures and m.trial.knobs == knobs and m.trial.concurrency <= load
+    ]
+    if not below:
+        return failure.throughput_per_s * (load / failed_load) ** ELASTICITY
+    start, start_per_s = max(below)
+    share = (load - start) / (failed_load - start)
     return start_per_s + share * (failure.throughput_per_s - start_per_s)

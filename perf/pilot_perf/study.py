@@ -30,7 +30,7 @@ SEARCH_WINDOWS = WindowPlan(window_ms=700)
 CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
 ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000)
 OVERLOAD_WINDOWS = WindowPlan(window_ms=1700)
-MAX_MEASUREMENTS = 38
+MAX_MEASUREMENTS = 60
 
 # Told of every measurement: the phase, its number in the phase, and the measurement.
 Watch = Callable[[Phase, int, Measurement], None]

@@ -12,15 +12,18 @@ from the pure certificate, each against something that costs real searches their
 
     c is lower by the square root of the best's own percentile / mean: at c itself hardly anything keeps a percentile
     c is the next lower multiple of a full batch where one is near: between two multiples throughput dips
-    c is the load that fills the batches where there is a queue delay: below it latency falls with the load
+    c is the load that fills the batches where there is a queue delay: below it latency falls with the load; requests
+    that are just then at the client fill no batch, so they come on top
     what lies far below what the model expects is measured once more, one request beside: a disturbed window
 
 The order. A model of the space (surrogate.py) says which untried configuration is expected to gain most. When none is
-worth a measurement, the load of the best is found finely, and that of the others as far as they may still beat it.
+worth a measurement, what is one step away from the best is tried, since a model errs where knobs depend on each other
+(a queue delay that is lost time with batches of 32 may be the best with batches of 4). Then the load of the best is
+found finely, and that of the others as far as they may still beat it.
 """
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +38,8 @@ from pilot_perf.search.task import Search, SearchTask
 RESERVE = 5
 # The exploration ends when no configuration is expected to gain this share of throughput.
 MIN_EXPECTED_GAIN = 1e-4
+# Of the throughput of the best, for a configuration to be close behind it; how many such are looked around from.
+CLOSE, NUM_FINALISTS = 0.93, 2
 # The untuned configuration is what everything is compared with, so its load is found more finely than others at first.
 UNTUNED_TOLERANCE = 0.15
 # A probe that is so many times below what the model expects is doubted.
@@ -71,6 +76,13 @@ class Progress:
             if measurement.figures is not None:
                 borders.note(measurement, measurement.figures, self.task.slo)
         return borders
+
+    @property
+    def finalists(self) -> list[Knobs]:
+        """The best configurations within the budget, the best first."""
+        best = {knobs: self.borders(knobs).best_per_s for knobs in self.worth}
+        close = [knobs for knobs, rate in best.items() if rate > CLOSE * self.throughput]
+        return sorted(close, key=lambda knobs: -best[knobs])[:NUM_FINALISTS]
 
     def offer(self, result: LoadResult) -> bool:
         """Take `result` if it beats the best; whether it did."""
@@ -117,10 +129,25 @@ def guided(task: SearchTask, choose: Choose) -> Search:
         if choice is None:
             break
         yield from _try(*choice, progress)
+    yield from _descend(progress, set(configurations))
     yield from _refine(progress)
     if progress.best is not None:
         yield from _draw(progress.best.trial, progress)
     return progress.best
+
+
+def _descend(progress: Progress, configurations: Set[Knobs]) -> Generator[Trial, Measurement, None]:
+    """Try what is one step away from the best, and from those close behind it, until none of that is better.
+
+    The model of the space judges a level by all configurations that have it; beside the best it may be another matter.
+    """
+    while len(progress.made) < progress.task.max_measurements - RESERVE:
+        near = [knobs for knobs in progress.finalists if knobs in configurations]
+        steps = (step for knobs in near for step in progress.task.space.neighbours(knobs))
+        step = next((step for step in steps if step in configurations and step not in progress.tried), None)
+        if step is None:
+            return
+        yield from _try(step, None, progress)
 
 
 def _by_surrogate(task: SearchTask) -> Choose:
@@ -184,10 +211,12 @@ def _probe_load(knobs: Knobs, progress: Progress) -> int:
     tail = max(1.0, max((budget.value(figures) or 0.0) / figures.latency_ms["avg"] for budget in slo.bounding))
     load = math.ceil(figures.throughput_per_s * (slo.mean_limit_ms / math.sqrt(tail) + away_ms) / 1000.0)
     full = full_load(knobs)
-    if knobs.queue_delay_us and load < full <= MAX_FILL * load:
-        load = full
-    filled = load // full * full
-    return min(filled if full > 1 and filled >= SNAP * load else load, most)
+    # With a queue delay a batch that one request is missing from waits for it: those at the client are needed on top.
+    away = round(figures.throughput_per_s * away_ms / 1000.0) if knobs.queue_delay_us else 0
+    if knobs.queue_delay_us and load < full + away <= MAX_FILL * load:
+        load = full + away
+    filled = (load - away) // full * full + away
+    return min(filled if full > 1 and filled >= max(SNAP * load, full) else load, most)
 
 
 def _bounds_mean(figures: Figures | None, progress: Progress) -> bool:

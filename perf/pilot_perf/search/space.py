@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from pilot_perf.errors import KnobError
-from pilot_perf.knobs import Knobs
+from pilot_perf.knobs import UNTUNED, Knobs
 
 # (instances, intra-op threads): one dimension, because what one does depends on the other.
 Layout = tuple[int | None, int | None]
@@ -86,31 +86,36 @@ class Space:
         return knobs
 
     def neighbours(self, knobs: Knobs) -> list[Knobs]:
-        """The configurations that differ in one dimension, those expected to matter most first."""
-        moved = [
-            *(replace(knobs, precision=precision) for precision in self.precisions),
-            *(replace(knobs, max_batch=max_batch) for max_batch in _nearest(self.max_batches, knobs.max_batch)),
-            *(replace(knobs, instances=i, intra_op_threads=t) for i, t in self.layouts),
-            *(replace(knobs, queue_delay_us=delay) for delay in self.queue_delays_us),
-        ]
+        """The configurations that are one step away: another name, the next level up or down, any other queue delay.
+
+        Instances and threads are also exchanged for each other.
+        """
+        moved = list(self._member_steps(knobs) if self.members else self._steps(knobs))
         return [near for near in dict.fromkeys(map(self.normal, moved)) if near != knobs]
 
-    def start(self, cpus: int) -> Knobs:
-        """Where the search starts: the middle batch, no delay, each core used once, by as few instances as may be."""
-        layouts = sorted(
-            self.layouts, key=lambda layout: (abs((layout[0] or 1) * (layout[1] or 1) - cpus), layout[0] or 1)
-        )
-        instances, threads = layouts[0]
-        return self.normal(
-            Knobs(
-                self.precisions[0] if self.precisions else None,
-                instances,
-                threads,
-                self.max_batches[len(self.max_batches) // 2] if self.max_batches else None,
-                min(self.queue_delays_us) if self.queue_delays_us else None,
-            )
-        )
+    def _member_steps(self, knobs: Knobs) -> Iterator[Knobs]:
+        own = dict(knobs.members)
+        for name, space in self.members:
+            yield from (knobs.with_member(name, near) for near in space.neighbours(own.get(name, UNTUNED)))
+
+    def _steps(self, knobs: Knobs) -> Iterator[Knobs]:
+        yield from (replace(knobs, queue_delay_us=delay) for delay in self.queue_delays_us)
+        yield from (replace(knobs, max_batch=size) for size in _next_to(self.max_batches, knobs.max_batch))
+        yield from (replace(knobs, precision=precision) for precision in self.precisions)
+        instances = _next_to(self.instances, knobs.instances)
+        threads = _next_to(self.intra_op_threads, knobs.intra_op_threads)
+        yield from (replace(knobs, instances=i, intra_op_threads=t) for i, t in product(instances, threads)
+                    if (i > (knobs.instances or 1)) != (t > (knobs.intra_op_threads or 1)))  # fmt: skip
+        yield from (replace(knobs, instances=count) for count in instances)
+        yield from (replace(knobs, intra_op_threads=count) for count in threads)
+        yield from (replace(knobs, preferred_batch=size) for size in (None, *self.preferred_batches))
+        yield from (replace(knobs, max_num_seqs=n) for n in _next_to(self.max_num_seqs, knobs.max_num_seqs))
+        tokens = _next_to(self.max_num_batched_tokens, knobs.max_num_batched_tokens)
+        yield from (replace(knobs, max_num_batched_tokens=n) for n in tokens)
+        yield from (replace(knobs, block_size=size) for size in _next_to(self.block_sizes, knobs.block_size))
 
 
-def _nearest(levels: tuple[int, ...], to: int | None) -> list[int]:
-    return sorted(levels, key=lambda level: abs(level.bit_length() - (to or 1).bit_length()))
+def _next_to(levels: tuple[int, ...], level: int | None) -> list[int]:
+    """The levels above and below `level`."""
+    above, below = [n for n in levels if n > (level or 0)], [n for n in levels if n < (level or 0)]
+    return [*sorted(above)[:1], *sorted(below)[-1:]]

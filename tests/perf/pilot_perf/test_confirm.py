@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 from pilot_perf.confirm import MAX_TOTAL, NUM_PAIRS, ConfirmStep, Side, Verdict, drift_note, judge, next_confirmation
 from pilot_perf.finalists import Failure, next_candidate, untuned_trial
@@ -81,10 +82,10 @@ def test_slower_is_called_slower() -> None:
     assert "slower than the untuned one" in verdict.text
 
 
-def test_a_winner_that_breaks_the_budget_in_a_long_window_steps_down_at_once() -> None:
+def test_a_winner_that_breaks_the_budget_in_two_long_windows_steps_down() -> None:
     """To the load that should use 93% of the budget, by Little's law; not to the next that happened to be measured."""
     verdict, confirmed = run(lambda trial, number: (300.0, 7.5 * trial.concurrency))
-    assert loads_of_chosen(confirmed) == [8, *[6] * (NUM_PAIRS + 1)]
+    assert loads_of_chosen(confirmed) == [8, 8, *[6] * (NUM_PAIRS + 1)]
     assert (verdict.num_given_up, verdict.chosen_keeps) == (1, True)
 
 
@@ -114,9 +115,9 @@ def test_one_disturbed_round_is_kept_and_made_up_for_by_more_rounds() -> None:
     assert verdict.chosen.num_kept(SLO) == len(verdict.chosen.all_rounds) - 1 >= 6
 
 
-def test_a_first_window_slower_than_in_the_search_is_measured_again() -> None:
+def test_a_first_window_worse_than_in_the_search_is_measured_again() -> None:
     verdict, confirmed = run(lambda trial, number: (150.0, 90.0) if number == 0 else steady(trial, number))
-    assert confirmed[1].trial.reason == "slower than in the search: once more"
+    assert confirmed[1].trial.reason == "worse than in the search: once more"
     assert verdict.chosen.trial.concurrency == 8
 
 
@@ -172,6 +173,42 @@ def test_what_comes_after_a_failure_is_what_promises_most_throughput() -> None:
     third = next_candidate(HISTORY, [Failure(first, 1.05, 300.0), Failure(second, 1.6, 280.0)], SLO)
     assert third is not None
     assert third.knobs == SECOND
+
+
+def test_what_has_no_equal_is_looked_at_longer_near_the_limit_than_what_has() -> None:
+    """98% of the budget at the first look, then 95%: the next best gives half as much, or nearly as much."""
+
+    def server(trial: Trial, number: int) -> tuple[float, float]:
+        if trial.knobs.is_untuned:
+            return steady(trial, number)
+        return (300.0, 49.3 if number == 0 else 47.0) if trial == near else (120.0, 30.0)
+
+    near = Trial(FAST, 1)
+    for other_per_s, is_kept in ((120.0, True), (298.0, False)):
+        history = [*HISTORY[:2], measurement(FAST, 1, 300.0, 46.5), measurement(SECOND, 6, other_per_s, 30.0)]
+        verdict, _ = run(lambda trial, number: server(replace(trial, reason=""), number), history)
+        assert (verdict.chosen.trial.knobs == FAST) == is_kept
+        assert verdict.chosen_keeps
+
+
+def test_a_configuration_that_the_search_has_discarded_is_tried_at_a_lower_load() -> None:
+    """It gave a little less than the winner where both broke the budget; the winner has no lower load."""
+    history = [*HISTORY[:2], measurement(FAST, 1, 300.0, 44.0), measurement(SECOND, 8, 290.0, 60.0)]
+    following = next_candidate(history, [Failure(Trial(FAST, 1), 1.3, 290.0)], SLO)
+    assert following is not None
+    assert (following.knobs, following.concurrency) == (SECOND, 6)
+    waits = replace(SECOND, max_batch=4, queue_delay_us=1000)
+    history[-1] = measurement(waits, 8, 290.0, 60.0)
+    following = next_candidate(history, [Failure(Trial(FAST, 1), 1.3, 290.0)], SLO)
+    assert following is not None
+    assert following.knobs.is_untuned, "below a full batch it would only wait for one"
+
+
+def test_every_failure_asks_for_more_room_in_what_is_tried_next() -> None:
+    tight, roomy = measurement(FAST, 4, 290.0, 47.0), measurement(SECOND, 6, 250.0, 41.0)
+    others = [Failure(Trial(Knobs(instances=n), 1), 1.2, 300.0) for n in (5, 6, 7)]
+    assert next_candidate([tight, roomy], others[:1], SLO) == tight.trial
+    assert next_candidate([tight, roomy], others, SLO) == roomy.trial
 
 
 def test_nothing_within_the_budget_is_nothing_to_confirm() -> None:

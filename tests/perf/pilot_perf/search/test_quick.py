@@ -108,6 +108,25 @@ def test_a_space_of_one_configuration_is_a_sweep_of_its_load() -> None:
     assert len(history) > 3
 
 
+def test_a_level_that_is_bad_with_most_is_tried_beside_the_best() -> None:
+    """A queue delay costs four fifths; only beside the best configuration it gives a quarter more."""
+    space = Space(("fp32", "int8", "fp16"), (1, 2, 4), (1, 2, 4), (1, 4, 8, 16, 32), (0, 1000, 5000))
+
+    def per_s(knobs: Knobs) -> float:
+        rate = {1: 50.0, 4: 150.0, 8: 140.0, 16: 130.0, 32: 120.0}[knobs.max_batch or 1]
+        rate *= {1: 1.0, 2: 1.2, 4: 1.1}[knobs.instances or 1] * {1: 1.0, 2: 0.9, 4: 0.8}[knobs.intra_op_threads or 1]
+        if knobs.queue_delay_us:
+            is_beside = (knobs.max_batch, knobs.instances, knobs.intra_op_threads) == (4, 2, 1)
+            rate *= 1.25 if is_beside else 0.2
+        return rate * {"int8": 2.0, "fp16": 1.5}.get(knobs.precision or "", 1.0)
+
+    slo = parse_slo(["p95:100"])
+    winner = best_kept(searched(curve(per_s), slo, space, most=60), slo)
+    assert winner is not None
+    assert winner.figures is not None
+    assert winner.figures.throughput_per_s == pytest.approx(150 * 1.2 * 1.25 * 2)
+
+
 def test_failed_configurations_are_passed_over() -> None:
     """int8 does not load: the search must neither stop nor come back to it."""
     model = simulated(random_model(random.Random(4)))

@@ -12,19 +12,34 @@ def test_a_delay_without_batches_is_no_configuration_of_its_own() -> None:
     assert len(configurations) == len(set(configurations)) == 2 * 4 * (1 + 2 * 2)
 
 
-def test_neighbours_differ_in_one_dimension_and_are_in_the_space() -> None:
+def test_neighbours_are_one_step_away_and_in_the_space() -> None:
     for here in SPACE.configurations():
         neighbours = SPACE.neighbours(here)
         assert here not in neighbours
         assert set(neighbours) <= set(SPACE.configurations())
         assert len(neighbours) == len(set(neighbours))
+    steps = SPACE.neighbours(Knobs("fp32", 1, 2, 4, 0))
+    assert Knobs("fp32", 1, 2, 4, 1000) in steps
+    assert Knobs("fp32", 1, 2, 8, 0) in steps
+    # Threads for instances.
+    assert Knobs("fp32", 2, 1, 4, 0) in steps
+    assert Knobs("int8", 1, 2, 8, 0) not in steps
 
 
 def test_every_configuration_is_reached_by_steps_to_neighbours() -> None:
-    seen, edge = {SPACE.start(2)}, [SPACE.start(2)]
+    start = SPACE.configurations()[0]
+    seen, edge = {start}, [start]
     while edge:
         edge = [near for here in edge for near in SPACE.neighbours(here) if near not in seen and not seen.add(near)]
     assert seen == set(SPACE.configurations())
+
+
+def test_the_neighbours_of_an_ensembles_configuration_change_one_member() -> None:
+    space = Space(members=(("quick", Space(instances=(1, 2))), ("slow", Space(instances=(1, 2, 4)))))
+    here = Knobs(members=(("quick", Knobs(instances=1)), ("slow", Knobs(instances=2))))
+    changed = [dict(near.members) for near in space.neighbours(here)]
+    assert [(own["quick"].instances, own["slow"].instances) for own in changed] == [(2, 2), (1, 4), (1, 1)]
+    assert set(space.neighbours(here)) <= set(space.configurations())
 
 
 def test_an_empty_space_is_the_installed_configuration_alone() -> None:
