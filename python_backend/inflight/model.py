@@ -103,6 +103,7 @@ class TritonPythonModel:
         parsed = self._contract.parse(arrays, json.loads(request.parameters() or "{}"), request.timeout())
         group = ResponseGroup(sender, len(parsed), on_closed=self._metrics.request_closed)
         self._metrics.request_opened()
+        submitted: list[str] = []
         for index, row in enumerate(parsed):
             # Ids that clients choose may repeat; the engine's may not.
             request_id = f"{request.request_id() or 'request'}#{next(self._request_numbers)}"
@@ -123,7 +124,11 @@ class TritonPythonModel:
                 )
             except (InvalidRequestError, UnavailableError) as error:
                 group.give_up(len(parsed) - index, RequestError(error.code, str(error)))
+                # Nobody will read what the rows before it have to say, and the refusal comes when they have ended.
+                for row_id in submitted:
+                    self._engine.cancel(row_id)
                 return
+            submitted.append(request_id)
 
     def _unload(self, reason: str) -> None:
         """The engine is dead: make /ready say so. Triton goes on serving what is in flight, then calls finalize."""

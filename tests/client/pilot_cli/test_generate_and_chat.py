@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pilot_cli.main import cli
 from pilot_client.chat_template import ChatTemplate
 from pilot_server.running import RunningServer
+from pilot_testing.llm_clients import model_metrics, wait_for
 from pilot_testing.tiny_llm import make_repository
 
 pytestmark = pytest.mark.triton
@@ -107,6 +108,10 @@ def test_chat_without_a_template_says_what_to_give(server: RunningServer, tmp_pa
 
 
 def test_ctrl_c_ends_the_answer_and_not_the_conversation(server: RunningServer, repository: Path) -> None:
+    def aborted() -> float:
+        return model_metrics(server.metrics_url, "tiny")["vllm:request_success_total{finished_reason=abort}"]
+
+    before = aborted()
     chat = subprocess.Popen(
         [
             *(sys.executable, "-m", "pilot_cli", "chat", "tiny", "--url", server.grpc_url),
@@ -122,6 +127,8 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(server: RunningServer, 
         chat.stdin.flush()
         assert len(chat.stdout.read(20)) == 20
         chat.send_signal(signal.SIGINT)
+        wait_for(lambda: aborted() == before + 1, 5, "the server stops working on the answer")
+        assert chat.poll() is None
         chat.stdin.write(b"/quit\n")
         chat.stdin.flush()
         rest = chat.stdout.read()

@@ -14,7 +14,7 @@ import tritonclient.grpc
 from pilot_client.errors import RequestTimeoutError
 from pilot_client.generate import stream
 from pilot_server.running import RunningServer
-from pilot_testing.llm_clients import bytes_tensor, grpc_inputs, model_metrics, wait_for
+from pilot_testing.llm_clients import bytes_tensor, generate_stream, grpc_inputs, model_metrics, wait_for
 
 pytestmark = pytest.mark.triton
 
@@ -93,6 +93,14 @@ def test_a_dropped_generate_is_bounded_by_its_own_limits(server: RunningServer) 
     wait_for(lambda: not is_idle(server), 10, "the request runs")
     connection.close()
     wait_for(lambda: aborted(server) == before + 1 and is_idle(server), NOTICED_WITHIN_S, "ended by its timeout")
+
+
+def test_an_error_amid_a_generate_stream_is_its_last_event(server: RunningServer) -> None:
+    body = {"text_input": "Once", "parameters": {**LONG, "stream": True, "timeout": 400_000}}
+    status, events = generate_stream(server.http_url, "tiny", body)
+    assert status == 200
+    assert all(event.get("text_output") for event in events[:-1])
+    assert "UNAVAILABLE: the request's timeout of 0.4 s has passed" in events[-1]["error"]
 
 
 @pytest.mark.parametrize("is_parameter", [True, False])

@@ -1,5 +1,7 @@
 """Contract B on the wire: what TensorRT-LLM's clients send, and what they get."""
 
+import queue
+import time
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import tritonclient.grpc
 from pilot_client.generate import generate as generate_text
 from pilot_client.generate import stream as stream_text
 from pilot_server.running import RunningServer
-from pilot_testing.llm_clients import generate, generate_stream, grpc_stream
+from pilot_testing.llm_clients import generate, generate_stream, grpc_inputs, grpc_stream, model_metrics, wait_for
 
 pytestmark = pytest.mark.triton
 
@@ -179,14 +181,42 @@ def test_our_client_speaks_it_too(server: RunningServer, oracle: str) -> None:
     assert len(pieces) > 1
 
 
-def test_a_batch_that_the_queue_cannot_hold_is_answered_once_as_a_whole(server: RunningServer) -> None:
+def counted(server: RunningServer, reason: str) -> float:
+    return model_metrics(server.metrics_url, "tiny")[f"vllm:request_success_total{{finished_reason={reason}}}"]
+
+
+def test_a_client_that_leaves_ends_all_rows_of_its_batch(server: RunningServer) -> None:
+    before = counted(server, "abort")
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    batch = {
+        "text_input": rows("Once", "upon", "a time"),
+        "max_tokens": column(np.int32, 480, 480, 480),
+        "end_id": column(np.int32, -1, -1, -1),
+        "stream": column(np.bool_, True, True, True),
+    }
+    with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
+        client.start_stream(lambda result, error: arrived.put(result or error))
+        client.async_stream_infer("tiny", grpc_inputs(batch))
+        arrived.get(timeout=30)
+        client.stop_stream(cancel_requests=True)
+    wait_for(lambda: counted(server, "abort") == before + 3, 3, "each row is cancelled")
+    assert ask(server, **EXCLUDE).is_final == [True]
+
+
+def test_a_batch_that_the_queue_cannot_hold_is_refused_at_once_as_a_whole(server: RunningServer) -> None:
     batch = {
         "text_input": rows(*["Once upon"] * 16),
-        "max_tokens": column(np.int32, *[50] * 16),
+        "max_tokens": column(np.int32, *[400] * 16),
         "stream": column(np.bool_, *[True] * 16),
     }
+    assert ask(server, **EXCLUDE).is_final == [True]
+    time.sleep(1.1)  # the metrics show everything a second later
+    finished, aborted = counted(server, "length"), counted(server, "abort")
     for _ in range(3):
         answer = ask(server, **batch)
         assert len(answer.errors) == 1
         assert answer.errors[0].startswith("UNAVAILABLE: the queue is full")
+    # The rows that had found a place were not worked on to their end first.
+    wait_for(lambda: counted(server, "abort") > aborted, 5, "they are cancelled")
+    assert counted(server, "length") == finished
     assert ask(server, **EXCLUDE).is_final == [True]

@@ -86,10 +86,23 @@ def test_only_outputs_that_were_asked_for_come(tiny_server: RunningServer) -> No
     assert {name for response in ask(tiny_server).responses for name in response} == {"text_output"}
 
 
-def test_token_ids_logprobs_and_cached_tokens(tiny_server: RunningServer) -> None:
+def test_cached_tokens_are_whole_blocks_of_the_prompt_under_the_same_salt(tiny_server: RunningServer) -> None:
+    def num_cached(salt: str) -> int:
+        sent = {"stream": False, "return_num_cached_tokens": YES, "return_num_input_tokens": YES}
+        (response,) = ask(tiny_server, prompt="Why is the sky? " * 20, cache_salt=salt, **sent).responses
+        assert response["num_input_tokens"][0] > 32
+        return int(response["num_cached_tokens"][0])
+
+    first, second, under_another_salt = (num_cached(salt) for salt in ("mine", "mine", "yours"))
+    assert (first, under_another_salt) == (0, 0)
+    assert second >= 32
+    assert second % 16 == 0
+
+
+def test_token_ids_logprobs_and_prompt_logprobs(tiny_server: RunningServer) -> None:
     flags = (
         "return_token_ids", "return_logprobs", "return_cumulative_logprob", "return_prompt_logprobs",
-        "return_num_input_tokens", "return_num_cached_tokens",
+        "return_num_input_tokens",
     )  # fmt: skip
     asked: dict[str, Any] = dict.fromkeys(flags, YES)
     answer = ask(tiny_server, stream=False, prompt="light of the sun", logprobs=2, prompt_logprobs=1, **asked)
