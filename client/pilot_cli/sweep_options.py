@@ -108,7 +108,7 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--max-measurements",
                 type=click.IntRange(1),
-                help="End the search here.  [default: 38; with --strategy grid no end]",
+                help="End the search here.  [default: 60; with --strategy grid no end]",
             ),
             click.option(
                 "--study",
