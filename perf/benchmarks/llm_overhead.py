@@ -52,6 +52,7 @@ class NullRunner:
     block_size = BLOCK_SIZE
     vocab_size = VOCAB_SIZE
     max_model_len = 1024
+    is_asynchronous = False
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

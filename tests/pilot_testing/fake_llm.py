@@ -7,7 +7,7 @@ wrong position changes the output or raises, as it would with a real model, but 
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ class HashRunner:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.is_asynchronous = False
         self.before_forward: Callable[[Batch], Sequence[int] | None] = lambda batch: None
         self.num_forwards = 0
         self.num_tokens = 0
@@ -58,7 +59,8 @@ class HashRunner:
         nan_rows = self.before_forward(batch)
         if len(set(batch.slots.tolist())) != batch.num_tokens:
             raise AssertionError("two tokens of one step have the same slot")
-        self._tokens[batch.slots] = batch.token_ids
+        known = batch.previous_ids is None
+        self._tokens[batch.slots] = batch.token_ids if known else batch.previous_ids.numpy()[batch.token_ids]
         self._positions[batch.slots] = batch.positions
         sequence_of = np.repeat(np.arange(batch.num_sequences), np.diff(batch.query_start))
         logits = np.zeros((len(batch.sampled_rows), self.vocab_size), dtype=np.float32)
@@ -202,10 +204,11 @@ class Simulation:
         check_books(self.pool, self.scheduler)
 
 
-def check_books(pool: BlockPool, scheduler: Scheduler) -> None:
-    """Every block in one state, and held by exactly those sequences that run with it."""
+def check_books(pool: BlockPool, scheduler: Scheduler, in_flight: Iterable[StepPlan] = ()) -> None:
+    """Every block in one state, and held by exactly those sequences that run with it, or until a step has landed."""
     pool.check_invariants()
     held = Counter(block for sequence in scheduler.running() for block in sequence.blocks)
+    held.update(block for plan in in_flight for blocks in plan.released for block in blocks)
     if held != pool.holders():
         raise AssertionError(f"running sequences hold {dict(held)}, the pool says {pool.holders()}")
 

@@ -12,15 +12,23 @@ Three sequences in one step, block_size 4: A and C decode one token, B computes 
     sampled_rows   [ 0     3           4  ]      rows of token_ids whose logits are wanted
 
 A decode is a sequence with one query token; nothing else tells it from a prompt chunk.
+
+A step that is launched before the tokens of the last one are on the host has `previous_ids`, the ids that the last one
+has sampled, on the runner's device; `token_ids` are places in it then.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -37,6 +45,7 @@ class Batch:
     query_start: Int32Array
     context_lens: Int32Array
     sampled_rows: Int64Array
+    previous_ids: torch.Tensor | None = None
 
     @property
     def num_tokens(self) -> int:

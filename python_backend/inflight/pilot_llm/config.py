@@ -73,6 +73,8 @@ class EngineConfig:
     num_gpu_blocks_override: int | None = checked(None, Integer(at_least=1))  # KV blocks (of a CPU too), not by memory
     enable_prefix_caching: bool = checked(True, Flag())
     enable_chunked_prefill: bool = checked(True, Flag())
+    async_scheduling: bool | None = checked(None, Flag())  # None: where the device works by itself, as a GPU does
+    enforce_eager: bool = checked(False, Flag())  # no CUDA graphs
     scheduling_policy: str = checked("fcfs", Text(choices=("fcfs", "priority")))
     max_logprobs: int = checked(20, Integer(at_least=0))
     stream_interval: int = checked(1, Integer(at_least=1))  # tokens that may share a message; the first never waits
@@ -142,6 +144,11 @@ class EngineConfig:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence decodes one token a step"
+            )
+        if self.async_scheduling and self.speculative_config is not None:
+            raise ConfigError(
+                "async_scheduling launches a step before the last one's tokens are known, which speculative_config "
+                "guesses from: leave out one of the two"
             )
         if not self.enable_chunked_prefill and (
             self.max_model_len is None or self.max_num_batched_tokens < self.max_model_len

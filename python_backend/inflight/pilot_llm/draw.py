@@ -31,6 +31,9 @@ _WEIGHTS_OF_A_SUM = 256
 
 def draw(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
     """One token id per row of `logits` [R, vocab]; every row has at least one token that may be drawn."""
+    if logits.device.type == "cuda":
+        on_device: list[int] = draw_on_device(logits, rows).tolist()
+        return on_device
     tokens = [-1] * len(rows)
     short = [index for index, row in enumerate(rows) if 0 < row.params.top_k < min(_LARGEST_SHORTLIST, logits.shape[1])]
     if short:
@@ -44,6 +47,45 @@ def draw(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
         for index, token_id in zip(rest, drawn, strict=True):
             tokens[index] = token_id
     return tokens
+
+
+def draw_on_device(logits: torch.Tensor, rows: Sequence[SampleRow], num_pending: int = 0) -> torch.Tensor:
+    """As `draw`, [R] int64, and nobody waits for the device: the same steps for all rows, whatever each of them needs.
+
+    `num_pending`: how many of a row's output tokens are not on the host yet.
+    """
+
+    def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return sent(torch.tensor(values, dtype=dtype), logits.device).unsqueeze(1)
+
+    params = [row.params for row in rows]
+    scaled = logits / column([each.temperature for each in params])
+    scaled -= scaled.amax(dim=-1, keepdim=True)
+    if any(each.min_p > 0 for each in params):
+        scaled.masked_fill_(scaled < column([each.min_p for each in params]).log(), float("-inf"))
+    vocab_size = logits.shape[1]
+    top_k = [each.top_k if 0 < each.top_k < vocab_size else vocab_size for each in params]
+    if min(top_k) < vocab_size:
+        # A row without top_k keeps what it has, though the list of the best may be shorter than its vocabulary.
+        longest = max(count for count in top_k if count < vocab_size)
+        last = scaled.topk(longest, dim=-1).values.gather(
+            1, column([min(count, longest) - 1 for count in top_k], torch.int64)
+        )
+        is_limited = column([count < vocab_size for count in top_k], torch.bool)
+        scaled.masked_fill_((scaled < last) & is_limited, float("-inf"))
+    if any(each.top_p < 1 for each in params):
+        ranked = scaled.sort(dim=-1, descending=True).values
+        cumulative = ranked.exp().cumsum(dim=-1, dtype=torch.float64)
+        top_p = column([each.top_p for each in params], torch.float64)
+        place = torch.searchsorted(cumulative, top_p * cumulative[:, -1:]).clamp(max=vocab_size - 1)
+        scaled.masked_fill_((scaled < ranked.gather(1, place)) & (top_p < 1), float("-inf"))
+    numbers = [uniform(row.seed, row.sequence_index, len(row.output_token_ids) + num_pending) for row in rows]
+    return _first_above(scaled.exp_(), column(numbers, torch.float64)).squeeze(1)
+
+
+def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """On the device, without waiting for it to be there."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
 def _draw_from_shortlist(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
@@ -86,7 +128,7 @@ def _first_above(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     parts = torch.nn.functional.pad(weights, (0, padding)).view(num_rows, -1, _WEIGHTS_OF_A_SUM)
     cumulative = parts.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
     targets = numbers * cumulative[:, -1:]
-    part = torch.searchsorted(cumulative, targets, right=True)
+    part = torch.searchsorted(cumulative, targets, right=True).clamp(max=cumulative.shape[1] - 1)
     before = cumulative.gather(1, (part - 1).clamp(min=0)).masked_fill(part == 0, 0.0)
     inside = parts[torch.arange(num_rows, device=weights.device), part.squeeze(1)]
     found = torch.searchsorted(inside.cumsum(dim=-1, dtype=torch.float64), targets - before, right=True)

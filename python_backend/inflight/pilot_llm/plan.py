@@ -4,6 +4,9 @@ token_ids   [ p0 p1 p2 p3 p4 | d d d ]      chunk [2, 5) of a sequence of 5 toke
                    ^^^^^^^^^   ^^^^^        what the model runs on: 3 known tokens, 3 that are only guessed
                           ^    ^ ^ ^        rows from which a token is sampled: the next one, and what follows
                                             if the guess was right
+
+A step can be planned and launched while the one before it runs: then its tokens are not known yet, and stay where that
+one samples them. A sequence that turns out to have ended runs in vain in it, and keeps its blocks until it has run.
 """
 
 from collections.abc import Sequence
@@ -26,9 +29,10 @@ class Chunk:
     prompt_positions: range = range(0)  # whose logits are wanted for prompt logprobs
     forks: Sequence[LiveSequence] = ()  # sample their first token from the same logits
     draft: Sequence[int] = ()
+    previous_place: int | None = None  # its token is not known yet: its place among those that the step before samples
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StepPlan:
     """What one step computes. Decodes come first."""
 
@@ -37,6 +41,17 @@ class StepPlan:
     num_tokens: int = 0
     started: list[RequestGroup] = field(default_factory=list)  # are scheduled for the first time
     published: list[int] = field(default_factory=list)  # blocks whose content this step computes
+    released: list[list[int]] = field(default_factory=list)  # blocks to be given back once it has run
+
+    @property
+    def leaves_tokens(self) -> bool:
+        """Whether its tokens may stay on the device: one of each sequence, and nothing else, is wanted."""
+        return all(
+            chunk.samples
+            and chunk.sequence.sample_row.leaves_token
+            and not (chunk.prompt_positions or chunk.forks or chunk.draft)
+            for chunk in self.chunks
+        )
 
 
 class SequenceEvent(NamedTuple):

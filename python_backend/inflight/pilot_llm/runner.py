@@ -22,6 +22,7 @@ class Runner(Protocol):
     block_size: int
     vocab_size: int
     max_model_len: int  # tokens of one sequence, at most
+    is_asynchronous: bool  # `forward` returns before the device has computed the logits
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Write K and V of every token of the batch to its slot, and return the logits of `batch.sampled_rows`.

@@ -31,10 +31,12 @@ class SampleRow:
     eos_token_ids: Collection[int] = ()
     wants_logprob: bool = True  # of the chosen token; takes several passes over the vocabulary
     is_plain: bool = field(init=False)  # the best token is all that is wanted, as nearly always
+    leaves_token: bool = field(init=False)  # a token is, and it does not hang on the tokens before it but by the logits
 
     def __post_init__(self) -> None:
-        is_plain = self.params.is_greedy and not self.wants_logprob and not self.params.has_rules
-        object.__setattr__(self, "is_plain", is_plain)  # frozen
+        leaves_token = not self.wants_logprob and not self.params.has_rules
+        object.__setattr__(self, "leaves_token", leaves_token)  # frozen
+        object.__setattr__(self, "is_plain", leaves_token and self.params.is_greedy)
 
 
 class SampledToken(NamedTuple):

@@ -22,6 +22,8 @@ from pilot_llm.sample_row import SampledToken, SampleRow, TokenLogprob
 MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not know; vLLM's choice."""
 
+_NOT_FINITE = "the model's logits for this sequence are not finite"
+
 # A logit that its temperature, at least 0.01, cannot make infinite.
 _LARGEST_LOGIT = 1e36
 
@@ -31,15 +33,13 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken
     """Draw one token per row of `logits` ([S, vocab] float32). Never raises for a bad row: see `SampledToken.error`."""
     if not rows:
         return []
+    if all(row.is_plain for row in rows):
+        ids, best_logits = best_of_rows(logits)
+        return plain_tokens(torch.where(is_usable(best_logits), ids, -1).tolist())
     chosen, best = _best_tokens(logits)
     errors: dict[int, str] = {
-        # NaN is the best of a row that holds one; the best is infinite if one is, or if all are minus infinity.
-        index: "the model's logits for this sequence are not finite"
-        for index, value in enumerate(best)
-        if not abs(value) <= _LARGEST_LOGIT
+        index: _NOT_FINITE for index, value in enumerate(best) if not abs(value) <= _LARGEST_LOGIT
     }
-    if not errors and all(row.is_plain for row in rows):
-        return [SampledToken(token_id) for token_id in chosen]
     ruled = [index for index, row in enumerate(rows) if row.params.has_rules and index not in errors]
     drawn = [index for index, row in enumerate(rows) if not row.params.is_greedy and index not in errors]
     changed = logits
@@ -69,12 +69,28 @@ def prompt_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int
     ]
 
 
-def _best_tokens(logits: torch.Tensor) -> tuple[list[int], list[float]]:
-    """The first of the best tokens of each row, and its logit; the first NaN of a row that holds one."""
+def best_of_rows(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first of the best tokens of each row, and its logit; the first NaN of a row that holds one. On the device."""
     # On a CPU numpy's is ten times as fast as torch's, which does not vectorise it.
     on_cpu = logits.device.type == "cpu"
-    index = torch.from_numpy(logits.numpy().argmax(axis=-1)) if on_cpu else logits.argmax(dim=-1)
-    return index.tolist(), logits.gather(1, index.unsqueeze(1)).squeeze(1).tolist()
+    ids = torch.from_numpy(logits.numpy().argmax(axis=-1)) if on_cpu else logits.argmax(dim=-1)
+    return ids, logits.gather(1, ids.unsqueeze(1)).squeeze(1)
+
+
+def is_usable(best: torch.Tensor) -> torch.Tensor:
+    """Whether a row is finite, by its best logit: NaN if the row holds one; infinite if one is, or if all are minus
+    infinity."""
+    return best.abs() <= _LARGEST_LOGIT
+
+
+def plain_tokens(ids: Sequence[int]) -> list[SampledToken]:
+    """Of rows that want nothing but a token; -1 is an error."""
+    return [SampledToken(token_id, error=_NOT_FINITE if token_id < 0 else None) for token_id in ids]
+
+
+def _best_tokens(logits: torch.Tensor) -> tuple[list[int], list[float]]:
+    ids, best = best_of_rows(logits)
+    return ids.tolist(), best.tolist()
 
 
 def _apply_rules(

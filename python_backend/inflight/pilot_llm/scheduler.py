@@ -67,6 +67,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._num_not_started = 0  # of the waiting ones
         self._running: list[LiveSequence] = []  # best rank first
+        self._ahead: StepPlan | None = None  # the last step, if it was planned ahead and has not landed
         self.num_prefix_query_tokens = 0
         self.num_prefix_hit_tokens = 0
         self.num_preemptions = 0
@@ -118,6 +119,7 @@ class Scheduler:
 
         Returns all its requests, also those that a commit has ended before it failed itself.
         """
+        self._land(plan)
         for block in plan.published:
             self._pool.forget(block)
         groups = {chunk.sequence.group.ticket: chunk.sequence.group for chunk in plan.chunks}
@@ -139,14 +141,45 @@ class Scheduler:
             )
         return plan
 
+    def plan_ahead(self, plan: StepPlan, now_s: float) -> StepPlan | None:
+        """Plan the step behind `plan`, which `leaves_tokens` and runs: one more token for everybody in it.
+
+        None, and nothing changed, where anything else may have to come first: an admission, a chunk of a prompt, a
+        preemption. Blocks that the step fills are published when it is committed, since keys need tokens; until then,
+        whoever ends keeps its blocks.
+        """
+        if len(self._waiting) and len(self._running) < self._max_num_seqs:
+            return None
+        ahead = StepPlan(now_s)
+        num_running = num_new = 0
+        for place, chunk in enumerate(plan.chunks):
+            sequence = chunk.sequence
+            if sequence.place is not Place.RUNNING:  # dropped since
+                continue
+            num_running += 1
+            if chunk.end + 1 < sequence.group.max_total_tokens:  # else the token that is on its way is its last
+                ahead.chunks.append(Chunk(sequence, chunk.end, chunk.end + 1, True, previous_place=place))
+                num_new += len(sequence.blocks) * self._block_size <= chunk.end
+        if not ahead.chunks or num_running < len(self._running) or num_new > self._pool.num_available:
+            return None
+        for chunk in ahead.chunks:
+            if len(chunk.sequence.blocks) * self._block_size < chunk.end:
+                chunk.sequence.blocks += self._pool.allocate(1)
+        ahead.num_tokens = len(ahead.chunks)
+        self._ahead = ahead
+        return ahead
+
     def commit(self, plan: StepPlan, sampled: Sequence[SampledToken]) -> StepResult:
         """Take in the tokens that the step has sampled: for each sampling chunk one, and one for each token of its
         draft or for each of its forks."""
+        self._land(plan)
         result = StepResult()
         tokens = iter(sampled)
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.num_computed = chunk.end
+            if chunk.previous_place is not None and sequence.place is Place.RUNNING:
+                self._publish(plan, sequence, chunk.end // self._block_size)
             if chunk.prompt_positions:
                 sequence.group.num_prompt_logprobs = chunk.prompt_positions.stop
             if chunk.draft:
@@ -378,8 +411,19 @@ class Scheduler:
     def _stop_running(self, sequence: LiveSequence) -> None:
         """Give back its place and its blocks."""
         self._running.remove(sequence)
-        self._pool.release(sequence.blocks)
+        if self._ahead is None:
+            self._pool.release(sequence.blocks)
+        else:
+            self._ahead.released.append(sequence.blocks)
         sequence.blocks = []
+
+    def _land(self, plan: StepPlan) -> None:
+        """The step has run: nobody writes any more to the blocks that had to be kept for its sake."""
+        if plan is self._ahead:
+            self._ahead = None
+        for blocks in plan.released:
+            self._pool.release(blocks)
+        plan.released = []
 
 
 def _rank(sequence: LiveSequence) -> tuple[float, int, int]:

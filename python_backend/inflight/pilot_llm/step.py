@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pilot_llm.batch import SequenceStep, build_batch
+from pilot_llm.pending_tokens import PendingTokens
 from pilot_llm.plan import Chunk, StepPlan
 from pilot_llm.runner import Runner
 from pilot_llm.sample_row import SampledToken, SampleRow
@@ -69,6 +70,20 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
         in_order = logits_rows == list(range(num_rows))  # as it is without forks and prompt logprobs: no copy
         tokens.sampled = sample(logits if in_order else logits[logits_rows], sample_rows)
     return tokens
+
+
+def launch_step(plan: StepPlan, runner: Runner, previous: PendingTokens | None) -> PendingTokens:
+    """Start a step that `leaves_tokens`, without waiting for it; `previous` is what its chunks wait for, if they do."""
+    steps = []
+    for chunk in plan.chunks:
+        sequence, start, end = chunk.sequence, chunk.start, chunk.end
+        token_ids = sequence.token_ids[start:end] if chunk.previous_place is None else [chunk.previous_place]
+        steps.append(SequenceStep(token_ids, start, sequence.blocks, [end - 1 - start]))
+    batch = build_batch(steps, runner.block_size)
+    if previous is not None:
+        batch = dataclasses.replace(batch, previous_ids=previous.ids)
+    rows = [chunk.sequence.sample_row for chunk in plan.chunks]
+    return PendingTokens(runner.forward(batch), rows, num_pending=0 if previous is None else 1)
 
 
 def _row_behind(row: SampleRow, draft: Sequence[int]) -> SampleRow:

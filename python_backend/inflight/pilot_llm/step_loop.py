@@ -4,12 +4,20 @@
                                                  |
                                                  +-- raises: this step's requests end with an error, the loop goes on
 
+With async scheduling the device never waits for the host: whenever the next step is sure to be one more token for
+everybody, it is launched before the last one's tokens are looked at.
+
+    device   [ step 1 ][ step 2 ][ step 3 ]
+    host     launch 1, launch 2, land 1, launch 3, land 2, ...       land: wait for its tokens, commit, post
+
 It never waits for a client: news is handed over in one go, under one short lock.
 """
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pilot_llm.block_keys import HashBlock
@@ -18,13 +26,15 @@ from pilot_llm.config import EngineConfig
 from pilot_llm.errors import EngineDeadError, ErrorCode
 from pilot_llm.mailbox import Mailbox
 from pilot_llm.metrics import EngineMetrics, Observation
+from pilot_llm.pending_tokens import PendingTokens
 from pilot_llm.plan import SequenceEvent, StepPlan, StepResult
 from pilot_llm.request import RequestError
 from pilot_llm.response_stream import EndNews, News, PromptNews, ResponseStream, StartNews, TokenNews
 from pilot_llm.runner import Runner
+from pilot_llm.sampler import plain_tokens
 from pilot_llm.scheduler import Scheduler
 from pilot_llm.sequence import RequestGroup
-from pilot_llm.step import StepTokens, run_step
+from pilot_llm.step import StepTokens, launch_step, run_step
 from pilot_llm.waiting_room import WaitingRoom
 
 _log = logging.getLogger(__name__)
@@ -39,6 +49,22 @@ class Admit(NamedTuple):
 
 Command = Admit | int
 """An int is the ticket of a request to drop: its stream is closed."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step that was launched. `outcome`: its tokens, or those on their way, or why there are none."""
+
+    plan: StepPlan
+    outcome: StepTokens | PendingTokens | Exception
+
+    def tokens(self) -> StepTokens:
+        """Waits for them; raises what went wrong."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        if isinstance(self.outcome, StepTokens):
+            return self.outcome
+        return StepTokens(plain_tokens(self.outcome.wait()))
 
 
 class StepLoop:
@@ -62,6 +88,9 @@ class StepLoop:
         self._waiting_room = waiting_room
         self._metrics = metrics
         self._clock = clock
+        wanted = runner.is_asynchronous if config.async_scheduling is None else config.async_scheduling
+        self._runs_ahead = wanted and config.speculative_config is None
+        self._in_flight: _Flight | None = None  # launched ahead, not landed
         self._max_failed_steps = config.inflight.max_failed_steps
         self.pool = BlockPool(runner.num_blocks)
         self.scheduler = Scheduler(
@@ -87,11 +116,12 @@ class StepLoop:
             EngineDeadError: too many steps failed in a row.
         """
         while not self._is_stopped:
-            commands = self._commands.take_all(wait=not self.scheduler.has_work)
+            commands = self._commands.take_all(wait=not self.scheduler.has_work and self._in_flight is None)
             if commands is None:
+                self._drop_flight()
                 return
             self._obey(commands)
-            if self.scheduler.has_work:
+            if self.scheduler.has_work or self._in_flight is not None:
                 self._step()
             else:
                 self._record({}, [])
@@ -110,24 +140,52 @@ class StepLoop:
                 self.scheduler.abort(command)
 
     def _step(self) -> None:
-        started_s = self._clock()
-        plan = self.scheduler.schedule(started_s)
-        self.step_started_s = started_s
+        self.step_started_s = self._clock()
+        flight = self._in_flight or self._launch(self.scheduler.schedule(self.step_started_s))
+        self._in_flight = self._launch_behind(flight)
+        self._land(flight)
+
+    def _launch(self, plan: StepPlan, previous: PendingTokens | None = None) -> _Flight:
         try:
-            tokens = run_step(plan, self._runner)
+            if self._runs_ahead and plan.leaves_tokens:
+                return _Flight(plan, launch_step(plan, self._runner, previous))
+            return _Flight(plan, run_step(plan, self._runner))
+        except Exception as error:  # noqa: BLE001 foreign code, short memory: the step's requests end, others go on
+            return _Flight(plan, error)
+
+    def _launch_behind(self, flight: _Flight) -> _Flight | None:
+        if not isinstance(flight.outcome, PendingTokens):
+            return None
+        plan = self.scheduler.plan_ahead(flight.plan, self._clock())
+        return None if plan is None else self._launch(plan, flight.outcome)
+
+    def _land(self, flight: _Flight) -> None:
+        plan = flight.plan
+        try:
+            tokens = flight.tokens()
             now_s = self._clock()
             result = self.scheduler.commit(plan, tokens.sampled)
             if result.block_copies:
                 self._runner.copy_blocks(result.block_copies)
-        except Exception as error:  # noqa: BLE001 foreign code, short memory: the step's requests end, others go on
+        except Exception as error:  # noqa: BLE001 as in _launch
+            self._drop_flight()
             self.step_started_s = None
             self._fail(plan, error)
             return
         self.step_started_s = None
         self._num_failed_steps = 0
-        self._post(self._news(plan, tokens, result, started_s, now_s))
+        self._post(self._news(plan, tokens, result, now_s))
         self._leave_waiting_room(plan)
         self._record_step(plan, result, now_s)
+
+    def _drop_flight(self) -> None:
+        """What runs ahead is for nothing: wait until it writes to no block any more."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
+            return
+        with contextlib.suppress(Exception):
+            flight.tokens()
+        self.scheduler.fail(flight.plan)
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         self._num_failed_steps += 1
@@ -140,11 +198,9 @@ class StepLoop:
         if self._num_failed_steps >= self._max_failed_steps:
             raise EngineDeadError(f"{self._num_failed_steps} steps in a row have failed, the last with: {error}")
 
-    def _news(
-        self, plan: StepPlan, tokens: StepTokens, result: StepResult, started_s: float, now_s: float
-    ) -> list[tuple[int, News]]:
+    def _news(self, plan: StepPlan, tokens: StepTokens, result: StepResult, now_s: float) -> list[tuple[int, News]]:
         news: list[tuple[int, News]] = [
-            (group.ticket, StartNews(group.num_cached_tokens, started_s)) for group in plan.started
+            (group.ticket, StartNews(group.num_cached_tokens, plan.now_s)) for group in plan.started
         ]
         for chunk, positions in tokens.prompt_logprobs:
             ticket = chunk.sequence.group.ticket

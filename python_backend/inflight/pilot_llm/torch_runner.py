@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from pilot_llm.attention import KvCache
+from pilot_llm.attention.choose import choose_flat_attention
 from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
 from pilot_llm.batch import Batch
 from pilot_llm.config import EngineConfig
@@ -18,6 +20,7 @@ from pilot_llm.machine import free_memory_bytes, usable_cpus
 from pilot_llm.models.decoder import Decoder
 from pilot_llm.models.decoder_config import DecoderConfig, UnsupportedModelError, read_decoder_config
 from pilot_llm.models.loaded import LoadedModel, TokenDecoder
+from pilot_llm.row_ops import choose_row_ops
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class TorchRunner:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.is_asynchronous = device.type == "cuda"
         self._decoder = decoder
         self._attention = attention
         self._device = device
@@ -62,6 +66,8 @@ class TorchRunner:
         token_ids, positions, sampled_rows = (
             torch.from_numpy(array).to(self._device) for array in (batch.token_ids, batch.positions, batch.sampled_rows)
         )
+        if batch.previous_ids is not None:
+            token_ids = batch.previous_ids.index_select(0, token_ids)
         return self._decoder.forward(token_ids, positions, sampled_rows).float()
 
     @torch.inference_mode()
@@ -70,8 +76,9 @@ class TorchRunner:
 
     def _check(self, batch: Batch) -> None:
         """A wrong index would read or write another sequence's memory, or end the process on a GPU."""
+        num_ids = self.vocab_size if batch.previous_ids is None else len(batch.previous_ids)
         for name, values, limit in (
-            ("token id", batch.token_ids, self.vocab_size),
+            ("token id", batch.token_ids, num_ids),
             ("position", batch.positions, self.max_model_len),
             ("slot", batch.slots, self.num_blocks * self.block_size),
             ("block", batch.block_table, self.num_blocks),
@@ -101,10 +108,23 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         raise ConfigError(f"int8 needs the CPU kernels, which do not run here: {reason}")
     if device.type == "cpu":
         _log.info("not on the CPU kernels: %s", reason)
-    if device.type == "cpu":
         torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())
-    model = _load_model(config, dtype, device)
+    else:
+        torch.cuda.set_device(device)  # kernels of the Triton language run on the thread's device
+    return connect_runner(config, _load_model(config, dtype, device), dtype, cache_dtype, device)
+
+
+def connect_runner(
+    config: EngineConfig, model: LoadedModel, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
+) -> TorchRunner:
+    """A loaded model with its KV cache, and the attention that serves it here.
+
+    Raises:
+        ConfigError: as `load_runner` says.
+    """
     max_model_len = _max_model_len(config, model.max_positions, model.limited_by)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading has left over is free
     num_blocks = decide_num_blocks(
         config,
         bytes_per_block=block_bytes(
@@ -115,20 +135,33 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         is_cpu=device.type == "cpu",
     )
     shape = CacheShape(num_blocks, config.block_size, model.num_kv_heads, model.head_dim, model.windows)
+    sizes: dict[str, Any] = {
+        "num_blocks": num_blocks,
+        "block_size": config.block_size,
+        "vocab_size": model.vocab_size,
+        "max_model_len": max_model_len,
+        "device": device,
+    }
+    if device.type == "cuda":
+        flat = choose_flat_attention(
+            shape,
+            compute_dtype=dtype,
+            cache_dtype=cache_dtype,
+            device=device,
+            score_rules=model.score_rules,
+            max_model_len=max_model_len,
+        )
+        if flat is not None:
+            from pilot_llm.device_runner import load_device_runner
+
+            _log.info("%s on %s in %s", model.description, device, dtype)
+            return load_device_runner(config, model, flat, sizes)
     attention = TorchPagedAttention(
         shape, compute_dtype=dtype, cache_dtype=cache_dtype, device=device, score_rules=model.score_rules
     )
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     _log.info("%s on %s in %s, torch attention%s", model.description, device, dtype, threads)
-    return TorchRunner(
-        model.connect(attention),
-        attention,
-        num_blocks=num_blocks,
-        block_size=config.block_size,
-        vocab_size=model.vocab_size,
-        max_model_len=max_model_len,
-        device=device,
-    )
+    return TorchRunner(model.connect(attention), attention, **sizes)
 
 
 def _why_not_kernels(
@@ -164,23 +197,25 @@ def _load_native(
     max_positions = decoder_config.max_positions
     num_positions = min(config.max_model_len or max_positions, max_positions)
     make_linear, linear_name = choose_linear(device, dtype)
+    row_ops = choose_row_ops(device, dtype, decoder_config.head_dim)
     weights = load_weights(config.model, decoder_config, make_linear, dtype=dtype, device=device)
     return LoadedModel(
-        description=f"{decoder_config.family} by the native decoder, {linear_name}",
+        description=f"{decoder_config.family} by the native decoder, {linear_name}, {row_ops.name}",
         vocab_size=decoder_config.vocab_size,
         num_kv_heads=decoder_config.num_kv_heads,
         head_dim=decoder_config.head_dim,
         windows=decoder_config.windows,
         max_positions=max_positions,
         limited_by=_LIMITED_BY,
-        connect=lambda attention: Decoder(decoder_config, weights, attention, num_positions),
+        connect=lambda attention: Decoder(decoder_config, weights, attention, num_positions, row_ops),
+        can_be_recorded=True,
     )
 
 
 def _device(name: str) -> torch.device:
     """`auto` is the GPU if there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -189,6 +224,8 @@ def _device(name: str) -> torch.device:
         raise ConfigError(f"device {name!r} is not supported; there is cpu, cuda, cuda:1")
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise ConfigError(f"device {name!r} was asked for, torch sees {torch.cuda.device_count()} CUDA devices")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 

@@ -26,7 +26,7 @@ UNSUPPORTED_VLLM_ARGUMENTS = frozenset(
 IGNORED_VLLM_ARGUMENTS = frozenset(
     """
     additional_config all2all_backend allow_deprecated_quantization api_process_count api_process_rank
-    async_scheduling attention_backend attention_config block_manager
+    attention_backend attention_config block_manager
     calculate_kv_scales collect_detailed_traces compilation_config config_format cp_kv_cache_interleave_size
     cpu_offload_gb cudagraph_capture_sizes
     data_parallel_address data_parallel_backend data_parallel_external_lb data_parallel_hybrid_lb data_parallel_rank
@@ -38,7 +38,7 @@ IGNORED_VLLM_ARGUMENTS = frozenset(
     distributed_executor_backend download_dir
     enable_dbo enable_eplb enable_expert_parallel enable_flashinfer_autotune enable_log_requests enable_mfu_metrics
     enable_multimodal_encoder_data_parallel enable_prompt_embeds enable_prompt_tokens_details enable_sleep_mode
-    enforce_eager eplb_config expert_placement_strategy
+    eplb_config expert_placement_strategy
     fail_on_environ_validation fully_sharded_loras
     generation_config guided_decoding_backend
     hf_config_path hf_token

@@ -18,6 +18,7 @@ class NullRunner:
     """Computes nothing: every row's favourite is token 7."""
 
     num_blocks, block_size, vocab_size, max_model_len = 300, 4, VOCAB_SIZE, 4096
+    is_asynchronous = False
 
     def __init__(self) -> None:
         self._logits = torch.zeros(512, VOCAB_SIZE)

@@ -1,6 +1,7 @@
 """Paged attention: the KV cache together with what writes and reads it. The layout is nobody else's business.
 
-One interface, and an implementation per kind of machine; `torch_paged` is the reference, right everywhere.
+One interface, and an implementation per kind of machine: `cpu_paged`, and for a GPU `flat_paged` with one of two
+kernels (`choose`). `torch_paged` is the reference, right everywhere.
 """
 
 from collections.abc import Sequence

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm
 
 from pilot_llm.attention import PagedAttention
 from pilot_llm.linear import Linear
 from pilot_llm.models.decoder_config import DecoderConfig
-from pilot_llm.models.rope import rotary_table, rotate
+from pilot_llm.models.rope import rotary_table
+from pilot_llm.row_ops import RowOps
 
 # How a product is computed: `Linear`, or what another decoder multiplies with.
 AnyLinear = TypeVar("AnyLinear")
@@ -46,11 +47,17 @@ class Decoder:
     """Weights, and the arithmetic on them. The KV cache lives in the attention that it is given."""
 
     def __init__(
-        self, config: DecoderConfig, weights: DecoderWeights[Linear], attention: PagedAttention, num_positions: int
+        self,
+        config: DecoderConfig,
+        weights: DecoderWeights[Linear],
+        attention: PagedAttention,
+        num_positions: int,
+        row_ops: RowOps,
     ):
         self._config = config
         self._weights = weights
         self._attention = attention
+        self._row_ops = row_ops
         norm = weights.final_norm
         self._rotary = rotary_table(config.rope, config.head_dim, num_positions).to(norm.device, norm.dtype)
 
@@ -64,8 +71,8 @@ class Decoder:
             normed = self._norm(hidden, layer.attention_norm)
             query, key, value = self._heads(index, layer, normed, cos, sin)
             hidden = hidden + layer.output(self._attention.attend(index, query, key, value))
-            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(silu(gate) * up)
+            gate_up = layer.gate_up(self._norm(hidden, layer.mlp_norm))
+            hidden = hidden + layer.down(self._row_ops.gated(gate_up))
         return weights.lm_head(rms_norm(hidden[sampled_rows], (self._config.hidden_size,), weights.final_norm, eps))
 
     def _heads(
@@ -80,7 +87,7 @@ class Decoder:
             query, key = torch.split(query_key, sizes, dim=1)
             query_key = torch.cat((self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)), dim=1)
         if config.rotary_layers[index]:
-            query_key = rotate(query_key, cos, sin)
+            query_key = self._row_ops.rotate(query_key, cos, sin)
         query, key = torch.split(query_key, sizes, dim=1)
         return query, key, value
 

@@ -23,6 +23,7 @@ class LoadedModel:
 
     max_positions: the longest sequence; `limited_by` says why it is not longer.
     connect: gives the decoder on a paged attention of this shape, for sequences of up to `max_positions`.
+    can_be_recorded: its forward never asks the device for a value, so a CUDA graph can hold it.
     """
 
     description: str
@@ -34,3 +35,4 @@ class LoadedModel:
     limited_by: str
     connect: Callable[[PagedAttention], TokenDecoder]
     score_rules: tuple[ScoreRule | None, ...] = ()
+    can_be_recorded: bool = False

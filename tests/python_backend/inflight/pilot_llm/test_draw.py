@@ -6,7 +6,7 @@ import torch
 
 from pilot_llm import draw as draw_module
 from pilot_llm.counter_random import uniform
-from pilot_llm.draw import draw
+from pilot_llm.draw import draw, draw_on_device
 from pilot_llm.sample_row import SampleRow
 from pilot_llm.sampling import SamplingParams
 
@@ -54,3 +54,40 @@ def test_token_is_the_first_whose_cumulative_weight_exceeds_the_number(vocab_siz
         # Float32 weights leave a little room at the border between two tokens.
         assert sums[token] > target - 1e-5 * sums[-1]
         assert token == 0 or sums[token - 1] <= target + 1e-5 * sums[-1]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.3},
+        {"top_k": 7},
+        {"top_k": 900},
+        {"top_p": 0.8},
+        {"min_p": 0.05},
+        {"temperature": 1.7, "top_k": 40, "top_p": 0.6, "min_p": 0.01},
+    ],
+)
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_drawing_without_waiting_for_the_device_gives_the_same_tokens(
+    params: dict[str, object], has_ties: bool
+) -> None:
+    logits = np.random.default_rng(1).normal(size=(60, 900)).astype(np.float32) * 3
+    if has_ties:
+        logits = np.round(logits)
+    rows = rows_with(60, **params)
+    assert draw_on_device(torch.from_numpy(logits), rows).tolist() == draw(torch.from_numpy(logits), rows)
+
+
+def test_rows_of_all_kinds_do_not_change_each_other_on_the_device() -> None:
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(4, 900)).astype(np.float32))
+    kinds: list[dict[str, object]] = [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2, "top_k": 700}]
+    rows = [rows_with(4, **params)[index] for index, params in enumerate(kinds)]
+    together = draw_on_device(logits, rows).tolist()
+    assert together == [draw_on_device(logits[i : i + 1], [row]).item() for i, row in enumerate(rows)]
+
+
+def test_tokens_that_are_not_on_the_host_yet_count_for_the_random_number() -> None:
+    logits = torch.zeros(1, 900)
+    row = [SampleRow(SamplingParams(), (), [0] * length, seed=3) for length in (5, 6)]
+    assert torch.equal(draw_on_device(logits, row[:1], num_pending=1), draw_on_device(logits, row[1:]))
