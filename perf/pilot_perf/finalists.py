@@ -118,7 +118,7 @@ def _promise_per_s(history: Sequence[Measurement], failure: Failure, load: int) 
         if m.figures and m.trial.knobs == knobs and m.trial.concurrency <= load
     ]
     if not below:
-        return failure.throughput_per_s * (load / failed_load) ** ELASTICITY
+        return failure.throughput_per_s * math.pow(load / failed_load, ELASTICITY)
     start, start_per_s = max(below)
     share = (load - start) / (failed_load - start)
     return start_per_s + share * (failure.throughput_per_s - start_per_s)
