@@ -39,6 +39,7 @@ class LockRecorder:
 
     def __init__(self) -> None:
         self.edges: set[tuple[str, str]] = set()  # (held, taken)
+        self.names: set[str] = set()  # of locks that were taken
         self.num_taken = 0
         self.problems: list[str] = []
         self.long_holds: dict[str, float] = {}  # "LOCK in FUNCTION that took it" -> most seconds of work
@@ -70,6 +71,7 @@ class LockRecorder:
         held = self.held()
         self.edges.update((other.name, name) for other in held)
         held.append(_Held(name, _taker(), self._worked_s()))
+        self.names.add(name)
         self.num_taken += 1
 
     def gives(self, name: str) -> None:
