@@ -22,6 +22,11 @@ def workers_for(elements: int, num_threads: int) -> int:
     return num_threads if elements >= _WORTH_A_LAUNCH else 1
 
 
+def rows_for_all_workers(width: int) -> int:
+    """From so many rows of `width` elements on, all threads work on them."""
+    return -(-_WORTH_A_LAUNCH // width)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _rms_norm(rows, weight, eps, out, first, end):
     depth = rows.shape[1]
