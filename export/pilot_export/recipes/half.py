@@ -34,12 +34,17 @@ def make_fp16(source: Source, path: Path) -> tuple[str, ...]:
 
 
 def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
-    """bf16: the range of fp32, so that nothing overflows; 8 bits of precision."""
+    """bf16: the range of fp32, so that nothing overflows; 8 bits of precision.
+
+    Raises:
+        ValueError: there are operators that ONNX does not define for it.
+    """
     import onnx
 
     fp32 = onnx.load(str(source.fp32_path))
     _name_nodes(fp32)
     half = _to_fp16(fp32, [])
+    _check_bfloat16(half)
     # The converter changes what it is given, and cuts to fp16's range: the values are taken from the file once more.
     originals = {tensor.name: tensor for tensor in onnx.load(str(source.fp32_path)).graph.initializer}
     onnx.save(_to_bf16(half, originals), str(path))
@@ -90,6 +95,25 @@ def _join_fp32(graph: Any) -> None:
     used = {name for node in graph.node for name in node.input} | given
     for node in [node for node in graph.node if node.output[0] in to_half and node.output[0] not in used]:
         graph.node.remove(node)
+
+
+def _check_bfloat16(model: Any) -> None:
+    """Raises ValueError: an operator that the converter has put into fp16 takes no bfloat16 in the graph's opset."""
+    from onnx.defs import get_schema
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
+
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    lacking = set()
+    for op_type in {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")}:
+        for constraint in get_schema(op_type, opset).type_constraints:
+            types = set(constraint.allowed_type_strs)
+            if op_type not in DEFAULT_OP_BLOCK_LIST and "tensor(float16)" in types and "tensor(bfloat16)" not in types:
+                lacking.add(op_type)
+    if lacking:
+        raise ValueError(
+            f"in opset {opset} ONNX has no bfloat16 for {', '.join(sorted(lacking))}; a newer --triton release may "
+            "read an opset that has"
+        )
 
 
 def _to_bf16(model: Any, originals: dict[str, Any]) -> Any:

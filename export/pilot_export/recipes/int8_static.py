@@ -193,10 +193,12 @@ def _missing(spec: "ExportSpec", expected: Sequence["Batch"], outputs: Sequence[
 
     A classifier must agree on nearly all rows, sure or not, and its logits must keep their direction: agreement where
     it is sure hides a loss of accuracy (six points of the sample's, at 98% agreement and cosine 0.94), and few rows of
-    calibration data hide it too.
+    calibration data hide it too. An embedding must keep its direction in every batch, as the gate asks for every edge
+    case: one long text among many short ones does not show in a mean.
     """
     import numpy as np
 
+    from pilot_export.gate import EDGE_FACTOR
     from pilot_export.measures import confident_agreement, row_cosines, top1_agreement
 
     output, thresholds = spec.outputs[0], spec.thresholds
@@ -213,4 +215,7 @@ def _missing(spec: "ExportSpec", expected: Sequence["Batch"], outputs: Sequence[
                 shortfalls.append(asked - agreement)
     cosine = thresholds.min_mean_cosine if thresholds.min_mean_cosine is not None else DEFAULT_COSINE
     shortfalls.append((1 + cosine) / 2 - float(row_cosines(expected, outputs, output).mean()))
+    if thresholds.min_mean_cosine is not None:
+        of_batches = [row_cosines([one], [other], output).mean() for one, other in zip(expected, outputs, strict=True)]
+        shortfalls.append(1 - EDGE_FACTOR * (1 - cosine) - float(min(of_batches)))
     return max(shortfalls)

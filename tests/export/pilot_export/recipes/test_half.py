@@ -1,5 +1,6 @@
 """fp16 and bf16: what overflows stays in fp32, and the comparison on a CPU sees rounding and overflow."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import ml_dtypes
@@ -7,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper, numpy_helper, save
 
 from pilot_export.recipes import RECIPES, Source
 from pilot_export.recipes.half import make_bf16, make_fp16
@@ -91,6 +92,20 @@ def test_bf16_keeps_the_range_and_rounds_to_eight_bits(source: Source, tmp_path:
     for name in halves:
         exact = onnx.numpy_helper.to_array(original[name]).astype(ml_dtypes.bfloat16).astype(np.float32)
         assert np.array_equal(onnx.numpy_helper.to_array(weights[name]).astype(np.float32), exact)
+
+
+@pytest.mark.parametrize(("opset", "is_defined"), [(20, False), (22, True)])
+def test_bf16_is_refused_where_onnx_does_not_define_it(
+    source: Source, tmp_path: Path, opset: int, is_defined: bool
+) -> None:
+    weight = numpy_helper.from_array(np.ones((1, 1, 3, 3), np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    shapes = ["n", 1, 4, 4], ["n", 1, 2, 2]
+    model = graph([node], [("x", "FP32", shapes[0])], [("y", "FP32", shapes[1])], [weight], opset=opset, ir_version=10)
+    save(model, str(tmp_path / "conv.onnx"))
+    refusal = pytest.raises(ValueError, match="in opset 20 ONNX has no bfloat16 for Conv")
+    with nullcontext() if is_defined else refusal:
+        make_bf16(Source(source.spec, tmp_path / "conv.onnx", tmp_path), tmp_path / "bf16.onnx")
 
 
 def test_the_twin_rounds_every_value_as_numpy_does(tmp_path: Path) -> None:

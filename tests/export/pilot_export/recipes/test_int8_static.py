@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, save
 from pilot_export.gate import judge
 from pilot_export.recipes import RECIPES, Source
 from pilot_export.recipes.calibration import CALIBRATORS, split_rows, write_ranges
-from pilot_export.recipes.int8_static import WEIGHTED
+from pilot_export.recipes.int8_static import WEIGHTED, _missing
 from pilot_export.spec import ExportSpec, Thresholds
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
@@ -54,6 +54,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     with Steps(folder, lambda _: None).run("trace", "Tracing"):
         trace_to_onnx(spec, OneBadLayer().eval(), folder / "model.fp32.onnx")
     return Source(spec, folder / "model.fp32.onnx", folder)
+
+
+def test_search_asks_every_batch_to_keep_its_direction_however_many_others_do() -> None:
+    spec = spec_of(OneBadLayer)
+    output = spec.outputs[0]
+    exact = [{output: np.array([[1.0, 0.0]])}] * 1000
+    assert _missing(spec, exact, exact) <= 0
+    turned = [*exact[1:], {output: np.array([[0.9, 0.5]])}]  # cosine 0.87; the mean of all is 0.9999
+    assert _missing(spec, exact, turned) > 0.1
 
 
 def make(precision: str, source: Source, path: Path) -> tuple[str, ...]:
