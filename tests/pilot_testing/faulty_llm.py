@@ -4,6 +4,7 @@ The command is a file in the model's version folder, so that a test can give it 
 says when it is asked whether it is ready, as newer servers do, is in another:
 
     fault.json    {"kind": "raise" | "hang" | "send"}     absent: all is well
+                  {"kind": "arrays"}                      for the next load: arrays arrive as those of numpy 2 would
     ready.json    true or false, asked anew many times a second
 """
 
@@ -15,7 +16,7 @@ from pilot_server import backends_dir
 from pilot_testing.tiny_llm import make_repository
 
 _MODEL_PY = """
-import importlib.util, json, sys, threading, time
+import importlib.util, json, sys, threading, time, types
 from pathlib import Path
 
 BACKEND = Path({backend!r})
@@ -62,8 +63,27 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 
 
+class Garbled:
+    def __init__(self, array):
+        self._array = array
+
+    def as_numpy(self):
+        return self._array[::-1]
+
+
+class GarblingTensor:
+    def __new__(cls, name, array):
+        return Garbled(array)
+
+    @staticmethod
+    def from_dlpack(name, tensor):
+        return tensor
+
+
 class TritonPythonModel(module.TritonPythonModel):
     def initialize(self, args):
+        if fault() == "arrays":
+            module.pb_utils = types.SimpleNamespace(**{{**vars(module.pb_utils), "Tensor": GarblingTensor}})
         super().initialize(args)
         self._is_over = threading.Event()
         self._asking = threading.Thread(target=self._ask, daemon=True)

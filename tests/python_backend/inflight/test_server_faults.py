@@ -109,6 +109,20 @@ def test_a_response_that_cannot_be_made_ends_its_request_with_an_error_and_keeps
     unload(server.grpc_url, "tiny", timeout_s=20)
 
 
+@pytest.mark.slow
+def test_a_stub_that_cannot_read_arrays_is_refused_at_load_with_the_mend(
+    server: RunningServer, faulty: FaultyModel
+) -> None:
+    faulty.break_down("arrays")
+    try:
+        with pytest.raises(ModelNotReadyError, match=r'cannot read arrays of numpy .* Install "numpy<2"'):
+            load(server.grpc_url, "tiny")
+    finally:
+        faulty.mend()
+    assert is_ready(server)
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text
+
+
 def test_a_dead_engine_that_may_not_unload_itself_refuses_every_request_and_the_log_says_why(tmp_path: Path) -> None:
     from pilot_server.embedded import start_embedded
 
