@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pilot_cli.sweep_progress import FEW_PER_S
 
 if TYPE_CHECKING:
-    from pilot_perf.confirm import Side
     from pilot_perf.open_loop import OpenLoop
     from pilot_perf.outcome import Outcome
     from pilot_perf.overload import Protection
     from pilot_perf.ratio import Ratio
+    from pilot_perf.side import Side
     from pilot_perf.slo import Slo
 
 

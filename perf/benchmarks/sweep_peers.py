@@ -31,13 +31,13 @@ from pilot_cli.own_server import serve_model
 from pilot_cli.sweep_outcome import outcome_table
 from pilot_client import repository
 from pilot_perf.bench import Bench
-from pilot_perf.confirm import Side
 from pilot_perf.default_space import Levels
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.ratio import paired_ratio
 from pilot_perf.requests import RequestOptions, requests_for
 from pilot_perf.session import run
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.sweep_request import Request
 from pilot_perf.target import target_for

@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf.config_override import apply
-from pilot_perf.confirm import Side, Verdict
+from pilot_perf.confirm import Verdict
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.ratio import Ratio, paired_ratio
 from pilot_perf.search.best import best_kept, nearest_miss
 from pilot_perf.search.load import COARSE, climb
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo
 
 NUM_ROUNDS = 4

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pilot_perf.confirm import Side, Verdict, next_confirmation
+from pilot_perf.confirm import Verdict, next_confirmation
 from pilot_perf.errors import PerfError
 from pilot_perf.finalists import untuned_trial
 from pilot_perf.measures import Figures, Measurement
 from pilot_perf.ratio import Ratio, independent_ratio
 from pilot_perf.search.best import best_kept
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Store
 

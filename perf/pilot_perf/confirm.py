@@ -7,7 +7,8 @@
 
 A search reports the luckiest of its short windows, so the chosen load is held to the budget again here, and with
 confidence (`Side.surely_keeps`) over all its rounds. Otherwise a lower load (or another configuration, if that promises
-more) takes its place. No round is left out.
+more) takes its place. One that promises clearly more than whatever would follow is looked at longer, since windows
+near the limit differ; where the measurements run out, the last candidate is one with much room. No round is left out.
 """
 
 import math
@@ -17,91 +18,36 @@ from statistics import median, median_low
 
 from pilot_perf.finalists import Failure, next_candidate, next_promise_per_s, untuned_trial
 from pilot_perf.measures import Figures, Measurement, Trial
-from pilot_perf.ratio import Ratio, is_mostly, paired_ratio, upper_bound
-from pilot_perf.slo import Budget, Slo
+from pilot_perf.ratio import Ratio, paired_ratio
+from pilot_perf.side import LEAST_ROUNDS, ROOMY, Side
+from pilot_perf.slo import Slo
 
 NUM_PAIRS, MAX_PAIRS = 4, 7
 # Search and confirmation together end here, but a confirmation may always take as many as that.
-MAX_TOTAL, MIN_ROOM = 80, 28
+MAX_TOTAL, MIN_ROOM = 90, 24
+# What is kept for the last candidate.
+LAST = 13
 # Rounds without figures that end a candidate.
 MAX_FAILED = 2
 # What promises less than this share of a candidate's throughput is no equal of it.
 EQUAL = 0.97
-# A first look at one without equals may use so much of the budget: it may have been an unlucky one.
-NEAR = 1.02
+# Of the budget: the better of two looks at one without equals may use so much of it, and the first of them so much.
+NEAR, FAR = 1.02, 1.15
 # Measurements more than a candidate may take, where a single round is in doubt.
 OUTVOTE = 3
-# Rounds below which their spread says nothing.
-LEAST_ROUNDS = 3
 # What it takes to confirm one candidate without a disturbance.
 ATTEMPT = 1 + 2 * NUM_PAIRS
 # The ratio is known well enough when its interval is within this share of its value, or as far from 1 as this factor.
 RATIO_WIDTH, CLEAR = 0.10, 1.2
 # The share of the budget to keep within: the machine of tomorrow is not exactly that of these minutes.
 MARGIN = 0.98
-# A median round that uses no more than this share leaves room; above it, more rounds would not make it surer.
-ROOMY = 0.95
-# A window that used this much more of the budget than the search saw was disturbed, if throughput fell by as much.
+# A window was disturbed that used so much more of the budget than the search saw, or gave so much less throughput.
 DISTURBED = 1.1
 
 # Throughput of the same load that differs by more than this factor is not noise.
 MAX_DRIFT = 1.4
 
 Confirm = Generator[Trial, Measurement, "Verdict"]
-
-
-@dataclass(frozen=True)
-class Side:
-    """All confirming measurements of one configuration at one load: `rounds` in pairs, the others `alone`."""
-
-    trial: Trial
-    rounds: tuple[Measurement, ...]
-    alone: tuple[Measurement, ...] = ()
-
-    @property
-    def all_rounds(self) -> tuple[Measurement, ...]:
-        return self.alone + self.rounds
-
-    @property
-    def throughput_per_s(self) -> float | None:
-        rates = [m.figures.throughput_per_s for m in self.all_rounds if m.figures]
-        return median(rates) if rates else None
-
-    def value(self, budget: Budget) -> float | None:
-        """The median over the rounds of what `budget` limits."""
-        values = [value for m in self.all_rounds if m.figures and (value := budget.value(m.figures)) is not None]
-        return median(values) if values else None
-
-    def num_kept(self, slo: Slo) -> int:
-        """Rounds that kept the budget; a round without figures has not."""
-        return sum(1 for m in self.all_rounds if m.figures and slo.is_kept(m.figures))
-
-    def keeps(self, slo: Slo) -> bool:
-        """Whether the median round keeps every budget."""
-        return bool(self.all_rounds) and all(
-            (value := self.value(budget)) is not None and value <= budget.limit for budget in slo.budgets
-        )
-
-    @property
-    def num_failed(self) -> int:
-        """Rounds without figures."""
-        return sum(1 for m in self.all_rounds if m.figures is None)
-
-    def uses(self, slo: Slo) -> list[float]:
-        """The share of the budget that each round used, of those that have figures."""
-        return [slo.worst_use(m.figures) for m in self.all_rounds if m.figures]
-
-    def surely_keeps(self, slo: Slo, share: float = 1.0) -> bool:
-        """Whether at most `share` of the budget is used, by one of two measures.
-
-        The mean round does, with 95% confidence (Student's t, sharp where rounds agree); or the median round does with
-        room to spare, and 90% confidence (sign test, which a disturbed round among many does not upset).
-        """
-        uses = self.uses(slo)
-        if len(uses) >= LEAST_ROUNDS and upper_bound(uses) <= share:
-            return True
-        num_kept = sum(use <= share for use in uses)
-        return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, len(self.all_rounds))
 
 
 @dataclass(frozen=True)
@@ -150,7 +96,7 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
         raise ValueError("there is nothing to confirm")
     searched = {m.trial.point: m.figures for m in history if m.figures}
     failures: list[Failure] = []
-    room = max(MAX_TOTAL - len(history), MIN_ROOM)
+    room, is_last = max(MAX_TOTAL - LAST - len(history), MIN_ROOM), False
     while True:
         alone = [(yield _again(candidate, "does it keep the budget in a long window?"))]
         if _was_disturbed(alone[0], searched.get(candidate.point), slo):
@@ -173,8 +119,13 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
         if verdict.chosen_keeps:
             return verdict
         failures.append(_failure(sides[1], slo))
-        following = next_candidate(history, failures, slo)
-        if following is None or following.knobs.is_untuned or room < ATTEMPT:
+        if is_last:
+            return verdict
+        # To end with something that surely keeps the budget, the last one is chosen with room in it.
+        is_last = room < ATTEMPT
+        room = LAST if is_last else room
+        following = next_candidate(history, failures, slo, is_last=is_last)
+        if following is None or following.knobs.is_untuned:
             return verdict
         candidate = following
 
@@ -228,7 +179,8 @@ def _has_failed(chosen: Side, slo: Slo, is_patient: bool) -> bool:
     # Two looks: the second is there because the first was disturbed, so the better one counts.
     use = median_low(uses) if is_early else median(uses)
     if is_patient:
-        return use > (NEAR if is_early else MARGIN)
+        # One that is alone in what it promises is worth a second look.
+        return use > (FAR if len(uses) == 1 else NEAR if is_early else MARGIN)
     if len(chosen.rounds) < NUM_PAIRS and not is_early:
         return median_low(uses) > MARGIN
     return use > ROOMY and not chosen.surely_keeps(slo, MARGIN)

@@ -14,6 +14,9 @@ from pilot_perf.search.best import best_kept, nearest_miss
 from pilot_perf.search.load import GUARD, full_load
 from pilot_perf.slo import Slo
 
+# What a window with hardly any room promises, as a share of its throughput: the next may break the budget. After each
+# failure it promises less by the same share.
+AT_LIMIT = 0.88
 # The share of the budget that a lower load is chosen to use.
 TARGET = 0.93
 # By how much less it is to use after each further failure, and the least.
@@ -40,12 +43,11 @@ def untuned_trial(history: Sequence[Measurement], slo: Slo) -> Trial | None:
     return found.trial if found else None
 
 
-def next_candidate(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> Trial | None:
-    """What promises the most throughput among what has not failed; the winner of the search where nothing has."""
-    if not failures:
-        winner = best_kept(history, slo, GUARD) or best_kept(history, slo)
-        return winner.trial if winner else None
-    promises = _promises(history, failures, slo)
+def next_candidate(
+    history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, *, is_last: bool = False
+) -> Trial | None:
+    """What promises the most throughput among what has not failed; the last one only among what has much room."""
+    promises = _promises(history, failures, slo, is_last)
     return max(promises, key=lambda promise: promise[0])[1] if promises else None
 
 
@@ -54,20 +56,25 @@ def next_promise_per_s(history: Sequence[Measurement], failures: Sequence[Failur
     return max((promise for promise, _ in _promises(history, failures, slo)), default=0.0)
 
 
-def _promises(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> list[tuple[float, Trial]]:
+def _promises(
+    history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, is_last: bool = False
+) -> list[tuple[float, Trial]]:
     # Each failure asks for more room in what is tried next, so that a noisy server ends with something.
-    target = max(TARGET - LOWER_BY * (len(failures) - 1), LEAST_TARGET)
-    guard = max(GUARD - LOWER_BY * (len(failures) - 1), LEAST_TARGET)
+    lowered = 1.0 if is_last else LOWER_BY * max(len(failures) - 1, 0)
+    target, guard = max(TARGET - lowered, LEAST_TARGET), max(GUARD - lowered, LEAST_TARGET)
+    at_limit = 0.0 if is_last else math.pow(AT_LIMIT, len(failures) + 1)
     too_high: dict[Knobs, int] = {}
     for failure in failures:
         knobs, load = failure.trial.knobs, failure.trial.concurrency
         too_high[knobs] = min(load, too_high.get(knobs, load))
     promises = [
-        (m.figures.throughput_per_s, m.trial)
+        (m.figures.throughput_per_s * (1.0 if slo.is_kept(m.figures, guard) else at_limit), m.trial)
         for m in history
-        if m.figures and slo.is_kept(m.figures, guard)
+        if m.figures and slo.is_kept(m.figures)
         if m.trial.concurrency < too_high.get(m.trial.knobs, math.inf)
     ]
+    if not failures:
+        return promises
     discarded = [
         broken
         for broken in _least_broken(history, slo)

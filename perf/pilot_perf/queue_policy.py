@@ -16,8 +16,8 @@ neither is believed.
 import math
 from dataclasses import dataclass, replace
 
-from pilot_perf.confirm import Side
 from pilot_perf.knobs import Knobs
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo
 
 # What is not waiting takes longer in an overload than it took in the tuned load, by this factor at most.

@@ -60,12 +60,15 @@ class Borders:
     broken_load: int | None = None
     broken_per_s: float = math.inf
     use_at_broken: float = math.inf
+    # Whether a lower load used more of the budget than a higher one that breaks it too.
+    is_waiting_in_vain: bool = False
 
     def note(self, measurement: Measurement, figures: Figures, slo: Slo) -> None:
         load, use = measurement.trial.concurrency, slo.worst_use(figures)
         if use > GUARD:
             # Below a load that keeps the budget, a queue delay was waited out in vain: that is no upper border.
             if load > self.kept_load and (self.broken_load is None or load < self.broken_load):
+                self.is_waiting_in_vain = self.broken_load is not None and use >= self.use_at_broken
                 self.broken_load, self.use_at_broken = load, use
                 self.broken_per_s = figures.throughput_per_s
             return
@@ -163,6 +166,8 @@ def climb(
             return LoadResult(borders.best, "throughput is flat up to the load that breaks the budget")
         if max(borders.promise_per_s(), borders.best_per_s) * (1 + PROMISE_ERROR) <= to_beat:
             return LoadResult(borders.best, "what lies between the loads that were measured promises too little")
+        if knobs.queue_delay_us and not kept and borders.is_waiting_in_vain:
+            return LoadResult(borders.best, "a lower load only waits longer for its batches")
         if broken == 1:
             return LoadResult(None, "a single request at a time breaks the budget")
         if broken - kept <= max(1, tolerance * broken):

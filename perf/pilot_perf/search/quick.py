@@ -12,8 +12,7 @@ from the pure certificate, each against something that costs real searches their
 
     c is lower by the square root of the best's own percentile / mean: at c itself hardly anything keeps a percentile
     c is the next lower multiple of a full batch where one is near: between two multiples throughput dips
-    c is the load that fills the batches where there is a queue delay: below it latency falls with the load; requests
-    that are just then at the client fill no batch, so they come on top
+    c is the load that fills the batches where there is a queue delay: below it latency falls with the load
     what lies far below what the model expects is measured once more, one request beside: a disturbed window
 
 The order. A model of the space (surrogate.py) says which untried configuration is expected to gain most. When none is
@@ -36,6 +35,8 @@ from pilot_perf.search.task import Search, SearchTask
 
 # Measurements kept back for the winner's own load.
 RESERVE = 5
+# The share of all measurements after which what is beside the best is tried, whatever the model expects elsewhere.
+EXPLORATION = 0.7
 # The exploration ends when no configuration is expected to gain this share of throughput.
 MIN_EXPECTED_GAIN = 1e-4
 # Of the throughput of the best, for a configuration to be close behind it; how many such are looked around from.
@@ -123,7 +124,7 @@ def guided(task: SearchTask, choose: Choose) -> Search:
     progress.offer((yield from _noted(untuned, progress)))
     configurations = task.space.configurations()
     progress.tried.add(UNTUNED)
-    while len(progress.made) < task.max_measurements - RESERVE:
+    while len(progress.made) < EXPLORATION * task.max_measurements - RESERVE:
         untried = [knobs for knobs in configurations if knobs not in progress.tried]
         choice = choose(untried, progress) if untried else None
         if choice is None:
@@ -155,7 +156,7 @@ def _by_surrogate(task: SearchTask) -> Choose:
 
     def choose(untried: list[Knobs], progress: Progress) -> Choice:
         logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items() if surrogate.knows(knobs)}
-        prediction = surrogate.predict(logs, untried)
+        prediction = surrogate.predict(logs, untried, _certificate_load(progress))
         if not logs or progress.best is None:
             return untried[int(np.argmax(prediction.mean))], None
         gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
@@ -199,24 +200,30 @@ def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Gene
     progress.offer((yield from _noted(search, progress)))
 
 
-def _probe_load(knobs: Knobs, progress: Progress) -> int:
-    """The certificate's load, with the departures above; the best's own load where no budget bounds the mean."""
-    best, slo, most = progress.best, progress.task.slo, progress.task.space.max_concurrency
-    if best is None or best.figures is None:
-        return 1
-    if not slo.bounding:
-        return best.trial.concurrency
+def _certificate_load(progress: Progress) -> int | None:
+    """The load beyond which what is not faster than the best breaks the budget; None: none is known."""
+    best, slo = progress.best, progress.task.slo
+    if best is None or best.figures is None or not slo.bounding:
+        return None
     figures, in_flight = best.figures, best.trial.concurrency
     away_ms = max(0.0, 1000.0 * in_flight / figures.throughput_per_s - figures.latency_ms["avg"])
     tail = max(1.0, max((budget.value(figures) or 0.0) / figures.latency_ms["avg"] for budget in slo.bounding))
-    load = math.ceil(figures.throughput_per_s * (slo.mean_limit_ms / math.sqrt(tail) + away_ms) / 1000.0)
+    return math.ceil(figures.throughput_per_s * (slo.mean_limit_ms / math.sqrt(tail) + away_ms) / 1000.0)
+
+
+def _probe_load(knobs: Knobs, progress: Progress) -> int:
+    """The certificate's load, with the departures above; the best's own load where no budget bounds the mean."""
+    best, most = progress.best, progress.task.space.max_concurrency
+    if best is None or best.figures is None:
+        return 1
+    load = _certificate_load(progress)
+    if load is None:
+        return best.trial.concurrency
     full = full_load(knobs)
-    # With a queue delay a batch that one request is missing from waits for it: those at the client are needed on top.
-    away = round(figures.throughput_per_s * away_ms / 1000.0) if knobs.queue_delay_us else 0
-    if knobs.queue_delay_us and load < full + away <= MAX_FILL * load:
-        load = full + away
-    filled = (load - away) // full * full + away
-    return min(filled if full > 1 and filled >= max(SNAP * load, full) else load, most)
+    if knobs.queue_delay_us and load < full <= MAX_FILL * load:
+        load = full
+    filled = load // full * full
+    return min(filled if full > 1 and filled >= SNAP * load else load, most)
 
 
 def _bounds_mean(figures: Figures | None, progress: Progress) -> bool:

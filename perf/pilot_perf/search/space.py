@@ -86,7 +86,7 @@ class Space:
         return knobs
 
     def neighbours(self, knobs: Knobs) -> list[Knobs]:
-        """The configurations that are one step away: another name, the next level up or down, any other queue delay.
+        """The configurations that are one step away: any other precision, batch or delay, else the next level.
 
         Instances and threads are also exchanged for each other.
         """
@@ -100,7 +100,7 @@ class Space:
 
     def _steps(self, knobs: Knobs) -> Iterator[Knobs]:
         yield from (replace(knobs, queue_delay_us=delay) for delay in self.queue_delays_us)
-        yield from (replace(knobs, max_batch=size) for size in _next_to(self.max_batches, knobs.max_batch))
+        yield from (replace(knobs, max_batch=size) for size in self.max_batches)
         yield from (replace(knobs, precision=precision) for precision in self.precisions)
         instances = _next_to(self.instances, knobs.instances)
         threads = _next_to(self.intra_op_threads, knobs.intra_op_threads)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pilot_perf.knobs import Knobs
+from pilot_perf.search.load import full_load
 
 ALONE, PAIRS, ALL = 0.7, 0.2, 0.1
 LENGTH = 1.6
@@ -26,6 +27,9 @@ LENGTH = 1.6
 NOISE = 0.04
 # Sigma of the process before anything was measured, and the least that it is taken for afterwards.
 USUAL_SCALE, LEAST_SCALE = 0.5, 0.25
+
+# Of the log of throughput, for each doubling by which batches need more load than the budget lets be in flight.
+LOST = 0.4
 
 Array = np.ndarray[Any, Any]
 
@@ -51,6 +55,8 @@ class Surrogate:
     def __init__(self, configurations: Sequence[Knobs], cpus: int) -> None:
         self._index = {knobs: place for place, knobs in enumerate(configurations)}
         self._expected = np.array([expectation(knobs, cpus) for knobs in configurations])
+        # Log2 of the load that fills the batches; nothing waits for that without a queue delay.
+        self._log_fill = np.array([math.log2(full_load(k)) if k.queue_delay_us else 0.0 for k in configurations])
         all_features = [features(knobs) for knobs in configurations]
         # Of each knob that varies: the place of each configuration's level, and how alike two levels are.
         self._knobs: list[tuple[Array, Array]] = []
@@ -65,21 +71,30 @@ class Surrogate:
     def knows(self, knobs: Knobs) -> bool:
         return knobs in self._index
 
-    def predict(self, log_throughput: Mapping[Knobs, float], of: Sequence[Knobs]) -> Prediction:
-        """For the configurations `of`, from those of the space that were measured; from none only the expectation."""
+    def predict(
+        self, log_throughput: Mapping[Knobs, float], of: Sequence[Knobs], load: int | None = None
+    ) -> Prediction:
+        """For the configurations `of`, from those of the space that were measured; from none only the expectation.
+
+        `load` is about what the budget lets be in flight: a queue delay is lost time where that fills no batch.
+        """
+        expected = (
+            self._expected
+            if load is None
+            else self._expected - LOST * np.maximum(self._log_fill - math.log2(load), 0.0)
+        )
         seen = [(self._index[knobs], value) for knobs, value in log_throughput.items() if knobs in self._index]
         asked = np.array([self._index[knobs] for knobs in of])
         if not seen:
-            return Prediction(self._expected[asked], np.full(len(of), USUAL_SCALE))
+            return Prediction(expected[asked], np.full(len(of), USUAL_SCALE))
         rows, values = np.array([place for place, _ in seen]), np.array([value for _, value in seen])
-        inverse, level, weighted, scale2 = self._fit(rows, values)
+        inverse, level, weighted, scale2 = self._fit(rows, values - expected[rows])
         cross = self._covariance(asked, rows)
         left = 1.0 - np.einsum("ij,ij->i", cross @ inverse, cross)
-        return Prediction(self._expected[asked] + level + cross @ weighted, np.sqrt(np.maximum(left, 1e-6) * scale2))
+        return Prediction(expected[asked] + level + cross @ weighted, np.sqrt(np.maximum(left, 1e-6) * scale2))
 
-    def _fit(self, rows: Array, values: Array) -> tuple[Array, float, Array, float]:
+    def _fit(self, rows: Array, residual: Array) -> tuple[Array, float, Array, float]:
         """The inverse covariance of what was seen, the level of its residuals, their weights, the squared scale."""
-        residual = values - self._expected[rows]
         noise = (NOISE / USUAL_SCALE) ** 2 * np.eye(len(rows))
         inverse = np.linalg.inv(self._covariance(rows, rows) + noise)
         level = float(inverse.sum(axis=0) @ residual / inverse.sum())

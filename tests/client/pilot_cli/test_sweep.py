@@ -12,7 +12,7 @@ from pilot_cli import sweep_options
 from pilot_cli.main import cli
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
 from pilot_perf.attribution import Attribution, Step
-from pilot_perf.confirm import Side, judge
+from pilot_perf.confirm import judge
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.outcome import Outcome
@@ -21,6 +21,7 @@ from pilot_perf.queue_policy import Room
 from pilot_perf.ratio import paired_ratio
 from pilot_perf.replicas import replicas_for
 from pilot_perf.search.strategies import STRATEGIES
+from pilot_perf.side import Side
 from pilot_perf.slo import parse_slo
 from pilot_testing.onnx_models import install
 

@@ -5,9 +5,10 @@ import pytest
 
 from pilot_client import model_config
 from pilot_perf.attribution import NUM_ROUNDS, Attribution, next_attribution, path_to
-from pilot_perf.confirm import Side, Verdict, judge
+from pilot_perf.confirm import Verdict, judge
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.side import Side
 from pilot_perf.slo import parse_slo
 
 SLO = parse_slo(["p95:50"])

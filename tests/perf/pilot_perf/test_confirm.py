@@ -1,10 +1,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from pilot_perf.confirm import MAX_TOTAL, NUM_PAIRS, ConfirmStep, Side, Verdict, drift_note, judge, next_confirmation
+from pilot_perf.confirm import MAX_TOTAL, NUM_PAIRS, ConfirmStep, Verdict, drift_note, judge, next_confirmation
 from pilot_perf.finalists import Failure, next_candidate, untuned_trial
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.side import Side
 from pilot_perf.slo import parse_slo
 
 SLO = parse_slo(["p95:50"])

@@ -2,11 +2,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pilot_perf.confirm import Side, Verdict, judge
+from pilot_perf.confirm import Verdict, judge
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Stages, Trial
 from pilot_perf.overload import Protection, next_overload
 from pilot_perf.queue_policy import MIN_WAIT_SHARE, SERVICE_MARGIN, Room, room_of
+from pilot_perf.side import Side
 from pilot_perf.slo import parse_slo
 
 SLO = parse_slo(["p95:100"])
