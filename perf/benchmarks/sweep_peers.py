@@ -12,10 +12,10 @@ broke the budget.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import psutil
 from sweep_bench.launches import best_of, num_launches, recorded_analyzer
 
 from pilot_base.packages import PinnedPackage, cache_dir, fetch
@@ -184,14 +185,17 @@ def analyzer_sweep(server: RunningServer, models: Path, slo: Slo, mode: str, lim
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Model Analyzer and the server and clients that it has started."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    """Model Analyzer, and the server and clients that it has started, which it leaves behind when it is ended."""
+    if process.poll() is not None:
+        return
+    started = psutil.Process(process.pid).children(recursive=True)
+    for one in (process, *started):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.terminate()
+    _, left = psutil.wait_procs([psutil.Process(process.pid), *started], timeout=20)
+    for one in left:
+        one.kill()
+    process.wait()
 
 
 def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs: int) -> str:

@@ -212,6 +212,24 @@ def test_every_failure_asks_for_more_room_in_what_is_tried_next() -> None:
     assert next_candidate([tight, roomy], others, SLO) == roomy.trial
 
 
+def test_where_the_measurements_run_out_the_last_candidate_is_one_with_room() -> None:
+    """Thirty configurations look well once and break the budget then; one that is slower has room."""
+    crowd = [measurement(Knobs(max_batch=size), 1, 300.0 - size, 46.0) for size in range(2, 32)]
+    seen: set[Knobs] = set()
+
+    def server(trial: Trial, number: int) -> tuple[float, float]:
+        if trial.knobs.is_untuned or trial.knobs == SECOND:
+            return steady(trial, number)[0], 30.0
+        is_first = trial.knobs not in seen
+        seen.add(trial.knobs)
+        return 280.0, 46.0 if is_first else 52.0
+
+    verdict, _ = run(server, [*HISTORY[:2], *crowd, measurement(SECOND, 6, 200.0, 30.0)])
+    assert verdict.chosen.trial.knobs == SECOND
+    assert verdict.chosen_keeps
+    assert 1 < len(seen) < len(crowd)
+
+
 def test_nothing_within_the_budget_is_nothing_to_confirm() -> None:
     history = [measurement(UNTUNED, 1, 10.0, 70.0)]
     assert next_candidate(history, [], SLO) is None
