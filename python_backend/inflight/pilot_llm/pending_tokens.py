@@ -17,6 +17,7 @@ from pilot_llm.sampler import best_of_rows, is_usable
 class PendingTokens:
     """`ids` [S] stay on the device; those of rows that are not finite are of the vocabulary, and mean nothing."""
 
+    @torch.inference_mode()
     def __init__(self, logits: torch.Tensor, rows: Sequence[SampleRow], num_pending: int) -> None:
         """`rows` leave their tokens (`SampleRow.leaves_token`); `num_pending` of each are not on the host yet."""
         self.ids, best = best_of_rows(logits)

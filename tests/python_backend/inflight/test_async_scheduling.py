@@ -3,12 +3,14 @@ tell. (What is planned ahead, and what becomes of blocks, is tested in pilot_llm
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from pilot_llm.batch import Batch
 from pilot_llm.errors import ConfigError, ErrorCode
 from pilot_testing.fake_llm import HashRunner, greedy_oracle, make_config, running_engine, submit
+from pilot_testing.hf_models import load, make_model
 
 
 class AheadRunner(HashRunner):
@@ -110,6 +112,20 @@ def test_engine_that_is_shut_down_in_flight_leaves_no_block_behind() -> None:
             threading.Event().wait(0.01)
     assert sink.wait().error is not None
     assert engine._loop.pool.num_held == 0
+
+
+def test_real_model_answers_the_same_greedy_and_sampled(tmp_path: Path) -> None:
+    make_model("llama 2", tmp_path)
+    answers = []
+    for async_scheduling in (False, True):
+        runner = load(tmp_path, num_gpu_blocks_override=64)
+        with running_engine(runner, async_scheduling=async_scheduling, max_num_seqs=4) as engine:
+            sinks = [
+                submit(engine, [index, 7, 9], max_tokens=12, ignore_eos=True, temperature=index % 2, seed=index)
+                for index in range(6)
+            ]
+            answers.append([sink.wait().token_ids() for sink in sinks])
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

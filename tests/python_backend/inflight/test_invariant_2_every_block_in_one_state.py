@@ -19,14 +19,20 @@ def blocks_not_available(engine: Engine) -> int:
 
 @pytest.mark.parametrize("kv_exhaustion", ["preempt", "reserve"])
 @pytest.mark.parametrize("num_blocks", [12, 100])
-def test_books_are_right_before_every_forward_pass_under_random_load(kv_exhaustion: str, num_blocks: int) -> None:
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_books_are_right_before_every_forward_pass_under_random_load(
+    kv_exhaustion: str, num_blocks: int, async_scheduling: bool
+) -> None:
     rng = random.Random(num_blocks)
     runner = HashRunner(num_blocks)
     problems: list[str] = []
-    with running_engine(runner, inflight={"kv_exhaustion": kv_exhaustion, "max_failed_steps": 1}) as engine:
+    inflight = {"kv_exhaustion": kv_exhaustion, "max_failed_steps": 1}
+    with running_engine(runner, inflight=inflight, async_scheduling=async_scheduling) as engine:
 
         def check(batch: Batch) -> None:
-            check_books(engine._loop.pool, engine._loop.scheduler)  # raising ends the engine, and the test
+            loop = engine._loop
+            in_flight = [] if loop._in_flight is None else [loop._in_flight.plan]
+            check_books(loop.pool, loop.scheduler, in_flight)  # raising ends the engine, and the test
 
         runner.before_forward = check
         sinks: list[Recorder] = []

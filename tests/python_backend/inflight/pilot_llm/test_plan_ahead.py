@@ -88,6 +88,29 @@ def test_tokens_and_ends_are_those_of_the_synchronous_loop(seed: int, num_blocks
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize("num_blocks", [10, 64])
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_dropped_in_any_phase_leave_the_books_right_and_the_others_alone(seed: int, num_blocks: int) -> None:
+    rng = random.Random(seed)
+    simulation = AheadSimulation(HashRunner(num_blocks))
+    prompts: list[list[int]] = []
+    for _ in range(120):
+        if rng.random() < 0.2:
+            prompts.append([rng.randrange(60) for _ in range(rng.randint(1, 9))])
+            simulation.add(prompts[-1], max_tokens=rng.randint(1, 14), ignore_eos=True)
+        if prompts and rng.random() < 0.1:
+            simulation.scheduler.abort(rng.randrange(len(prompts)))
+            simulation.check_books()
+        if simulation.scheduler.has_work or simulation.has_flight:
+            simulation.step()
+    simulation.run()
+    assert simulation.num_ahead > 0
+    assert simulation.pool.num_held == 0
+    for group, prompt in zip(simulation.groups, prompts, strict=True):
+        output = simulation.output(group)
+        assert output == greedy_oracle(prompt, len(output), eos=())
+
+
 def test_steady_decoding_runs_ahead_all_the_time() -> None:
     simulation = AheadSimulation()
     groups = [simulation.add([index], max_tokens=20, ignore_eos=True) for index in range(3)]

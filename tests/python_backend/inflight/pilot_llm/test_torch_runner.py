@@ -47,6 +47,15 @@ def test_every_row_of_the_vocabulary_can_be_fed(runner: Runner) -> None:
     assert torch.isfinite(logits).all()
 
 
+def test_tokens_of_the_step_before_are_taken_from_where_it_left_them(runner: Runner) -> None:
+    known = runner.forward(build_batch([SequenceStep([5], 0, [0], [0]), SequenceStep([9], 0, [1], [0])], 4))
+    places = build_batch([SequenceStep([2], 0, [0], [0]), SequenceStep([0], 0, [1], [0])], 4)
+    left = Batch(**{**vars(places), "previous_ids": torch.tensor([9, 7, 5])})
+    assert torch.equal(runner.forward(left), known)
+    with pytest.raises(ValueError, match="token id 0"):
+        runner.forward(Batch(**{**vars(places), "previous_ids": torch.tensor([9, 7])}))
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
