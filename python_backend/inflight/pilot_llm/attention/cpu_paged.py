@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.batch import Batch
 from pilot_llm.kernels import attention_kernels as kernels
-from pilot_llm.kernels.packing import Array, aligned_empty
+from pilot_llm.kernels.memory import Array, aligned_empty
 from pilot_llm.kernels.row_kernels import workers_for
 
 ELEMENTS = {"float32": (kernels.FLOAT32, 4), "float16": (kernels.FLOAT16, 2), "int8": (kernels.INT8, 1)}
@@ -94,7 +94,8 @@ class CpuPagedAttention:
             np.float32(norms.eps),
             *(cache.keys, cache.values, cache.key_scales, cache.value_scales, self._element),
         )
-        workers = workers_for(heads.size, self._num_threads)
+        # A rotation, and storing across a block, cost about four times a norm.
+        workers = workers_for(4 * heads.size, self._num_threads)
         if workers == 1:
             kernels.rotate_and_store_here(*arguments, 0, len(heads))
         else:

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from pilot_llm.kernels.linear_kernels import linear_bf16, linear_f32, linear_int8
+from pilot_llm.kernels.memory import Array, weight_zeros
 from pilot_llm.kernels.packing import (
-    Array,
     QuantizedWeight,
-    aligned_zeros,
     pack_floats,
     pack_int8,
     padded,
@@ -83,7 +82,7 @@ class Int8Linear:
 
 
 def _padded_bias(bias: torch.Tensor | None, num_outputs: int) -> Array:
-    whole = aligned_zeros((padded(num_outputs),), np.float32)
+    whole = weight_zeros((padded(num_outputs),), np.float32)
     if bias is not None:
         whole[: len(bias)] = bias.numpy()
     return whole

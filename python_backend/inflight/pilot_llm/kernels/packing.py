@@ -1,28 +1,11 @@
-"""Weights as the kernels read them; `linear_kernels` draws the layout. Arrays begin on a cache line."""
+"""Weights as the kernels read them; `linear_kernels` draws the layout."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from pilot_llm.kernels.machine_code import DOT_DEPTH, LANES
-
-Array = npt.NDArray[Any]
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Not zeroed. torch's allocator begins on 64 bytes, numpy's on 16."""
-    kind = np.dtype(dtype)
-    size = int(np.prod(shape)) * kind.itemsize
-    return torch.empty(size, dtype=torch.uint8).numpy().view(kind).reshape(shape)
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    array = aligned_empty(shape, dtype)
-    array.fill(0)
-    return array
+from pilot_llm.kernels.memory import Array, weight_zeros
 
 
 def padded(count: int, multiple: int = LANES) -> int:
@@ -38,7 +21,7 @@ def pack_floats(weight: Array) -> Array:
     """[N, K] float32 -> [panels, K, 16]; uint16 (bfloat16) where that loses nothing, else float32."""
     outputs, depth = weight.shape
     values = (weight.view(np.uint32) >> 16).astype(np.uint16) if is_bfloat16(weight) else weight
-    panels = aligned_zeros((padded(outputs) // LANES, depth, LANES), values.dtype)
+    panels = weight_zeros((padded(outputs) // LANES, depth, LANES), values.dtype)
     for number in range(len(panels)):
         rows = values[number * LANES : (number + 1) * LANES]
         panels[number, :, : len(rows)] = rows.T
@@ -82,11 +65,11 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     whole = np.zeros((num_outputs, depth), np.int8)
     whole[:outputs] = weight.values
     by_panel = whole.reshape(num_outputs // LANES, LANES, depth)
-    panels = aligned_empty((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
+    panels = weight_zeros((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
     panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)
-    scales = aligned_zeros((num_outputs,), np.float32)
+    scales = weight_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
-    correction = aligned_empty((len(panels), num_groups, LANES), np.int32)
+    correction = weight_zeros((len(panels), num_groups, LANES), np.int32)
     sums = by_panel.reshape(len(panels), LANES, num_groups, -1).sum(axis=3, dtype=np.int32)
     correction[...] = 128 * sums.transpose(0, 2, 1)
     return Int8Panels(panels, scales, correction)

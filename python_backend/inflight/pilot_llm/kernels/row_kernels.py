@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, prange
 
 from pilot_llm.kernels.arithmetic import largest_magnitude, nan_unless_finite, rounded, silu, sum_of_squares
-from pilot_llm.kernels.packing import Array
+from pilot_llm.kernels.memory import Array
 
 _F = np.float32
 # Elements that one thread does in the time of a launch.

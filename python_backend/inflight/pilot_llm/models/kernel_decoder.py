@@ -14,7 +14,8 @@ from torch.nn.functional import embedding
 from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
 from pilot_llm.kernels.linears import KernelLinear, QuantizedRows, Rows
 from pilot_llm.kernels.machine_code import LANES
-from pilot_llm.kernels.packing import Array, aligned_empty, group_depth
+from pilot_llm.kernels.memory import Array, aligned_empty
+from pilot_llm.kernels.packing import group_depth
 from pilot_llm.kernels.row_kernels import gated, gated_quantize, quantize, rms_norm, rms_norm_quantize
 from pilot_llm.kernels.threads import use_threads
 from pilot_llm.models.decoder import DecoderWeights
