@@ -88,11 +88,13 @@ def serve_many_of_whom_some_leave(server: RunningServer) -> None:
 
 def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tight_server: RunningServer) -> None:
     num_clients = 2 * NUM_CLIENTS
+    # The pool holds one of these at a time, so that few have ended when the last client comes.
+    params = {"max_tokens": 80, "ignore_eos": True, "temperature": 0}
     with ThreadPoolExecutor(num_clients) as threads:
 
         def run(_client: int) -> str:
             try:
-                return generate(tight_server.grpc_url, "tiny", "Once", {"max_tokens": 40, "temperature": 0}).text
+                return generate(tight_server.grpc_url, "tiny", "Once", params).text
             except ModelNotReadyError as error:
                 return str(error)
 

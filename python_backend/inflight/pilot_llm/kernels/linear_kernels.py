@@ -28,7 +28,7 @@ from pilot_llm.kernels.machine_code import (
     unpack_bf16,
 )
 
-_PIECES_PER_THREAD = 4
+_PIECES_PER_THREAD = 8
 _STRIP_BYTES = 192 * 1024
 # From so many rows on, a bfloat16 panel is turned into float32 once instead of in every tile.
 _UNPACK_ROWS = 3 * FMA_ROWS
