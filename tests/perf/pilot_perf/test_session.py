@@ -173,7 +173,7 @@ def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start
     remote = RemoteServer(server.grpc_url)
     before = model_control.model_config(server.grpc_url, "timed")
     loads = Levels(max_concurrency=2)
-    request = Request("timed", SLO, loads, tmp_path / "out", may_reload=False, max_measurements=2)
+    request = Request("timed", SLO, loads, tmp_path / "out", may_reload=False, max_measurements=2, open_loop=False)
     outcome = run(remote, perf_analyzer(), request)
     assert outcome.winner is not None
     assert outcome.winner.trial.knobs == UNTUNED
