@@ -88,16 +88,7 @@ def _step_rows(
     except Exception as error:  # noqa: BLE001 whatever it is, it belongs into the table
         yield from ({**base, "batch": batch, "problem": _told(error)} for batch in arguments.batches)
         return
-    weight_bytes = decoder_weight_bytes(
-        hidden=model.hidden_size,
-        inner=model.intermediate_size,
-        layers=model.num_layers,
-        heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        vocab=model.vocab_size,
-        element_bytes=2,
-    )
+    weight_bytes = decoder_weight_bytes(model, element_bytes=2)
     shape = Shape(weight_bytes, model.num_layers, model.num_kv_heads, model.head_dim, cache_element_bytes=2)
     for batch in arguments.batches:
         row = {**base, "batch": batch}

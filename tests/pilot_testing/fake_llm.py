@@ -22,7 +22,7 @@ from pilot_llm.block_pool import BlockPool
 from pilot_llm.config import EngineConfig
 from pilot_llm.engine import Engine
 from pilot_llm.limits import SequenceLimits
-from pilot_llm.plan import StepPlan
+from pilot_llm.plan import StepPlan, StepResult
 from pilot_llm.request import Request, RequestError, RequestOutput
 from pilot_llm.sampling import SamplingParams
 from pilot_llm.scheduler import Scheduler
@@ -179,7 +179,11 @@ class Simulation:
         self.now_s += 1.0
         plan = self.scheduler.schedule(self.now_s)
         self.plans.append(plan)
-        result = self.scheduler.commit(plan, run_step(plan, self.runner).sampled)
+        self.take_in(self.scheduler.commit(plan, run_step(plan, self.runner).sampled))
+        return plan
+
+    def take_in(self, result: StepResult) -> None:
+        """What a committed step has brought."""
         self.runner.copy_blocks(result.block_copies)
         for event in result.events:
             key = (event.sequence.group.ticket, event.sequence.index)
@@ -187,7 +191,6 @@ class Simulation:
             if event.finish_reason is not None:
                 self.finish_reasons[key] = event.finish_reason
         self.check_books()
-        return plan
 
     def run(self, max_steps: int = 2000) -> int:
         """Until nothing is left to do; returns the number of steps."""

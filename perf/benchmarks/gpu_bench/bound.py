@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pilot_llm.models.decoder_config import DecoderConfig
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -23,17 +25,8 @@ def bound_ms(num_bytes: int, gb_per_s: float) -> float:
     return num_bytes / gb_per_s / 1e6
 
 
-def decoder_weight_bytes(
-    *,
-    hidden: int,
-    inner: int,
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    vocab: int,
-    element_bytes: int,
-) -> int:
+def decoder_weight_bytes(model: DecoderConfig, element_bytes: int) -> int:
     """Products only: norms are nothing beside them."""
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    return element_bytes * (layers * (attention + 3 * hidden * inner) + vocab * hidden)
+    attention = model.hidden_size * model.head_dim * (2 * model.num_heads + 2 * model.num_kv_heads)
+    layer = attention + 3 * model.hidden_size * model.intermediate_size
+    return element_bytes * (model.num_layers * layer + model.vocab_size * model.hidden_size)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from llm_bench.race import OURS
+from llm_bench.race import OURS, rows_of
 from pilot_base.cpus import usable_cpus
 
 _BYTES = 1 << 30
@@ -38,12 +38,7 @@ def bandwidth_table(rows: Sequence[dict[str, Any]], checkpoint: Path, gb_per_s: 
     num_weights = _num_weights(checkpoint)
     lines = []
     for precision, bytes_per_weight in _BYTES_PER_WEIGHT.items():
-        chosen = [
-            row
-            for row in rows
-            if (row["engine"], row["precision"], row.get("workload"), row["options"]) == (OURS, precision, "W3", {})
-        ]
-        if chosen:
+        if chosen := rows_of(rows, OURS, precision, "W3"):
             itl_ms = median(row["itl_ms"]["p50"] for row in chosen)
             read = num_weights * bytes_per_weight / itl_ms / 1e6
             lines.append(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llm_bench.race import OURS, Entrant
+from llm_bench.race import OURS, Entrant, rows_of
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,9 @@ def ideas_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _median(rows: Sequence[dict[str, Any]], idea: Idea, precision: str, options: Mapping[str, Any]) -> float | None:
     values = []
-    for row in rows:
-        wanted = (OURS, precision, idea.workload, options)
-        if (row["engine"], row["precision"], row.get("workload"), row["options"]) == wanted:
-            value: Any = row
-            for name in idea.measure:
-                value = value[name]
-            values.append(value)
+    for row in rows_of(rows, OURS, precision, idea.workload, options):
+        value: Any = row
+        for name in idea.measure:
+            value = value[name]
+        values.append(value)
     return median(values) if values else None

@@ -94,4 +94,26 @@ def run_entrant(entrant: Entrant, workload: Path) -> list[dict[str, Any]]:
     return [{**row, "workload": name, **figures, **result} for name, figures in workloads.items()]
 
 
-__all__ = ["OURS", "PRECISIONS", "SERVER", "Entrant", "PeerError", "entrants", "run_entrant", "server_entrants"]
+def rows_of(
+    rows: Sequence[dict[str, Any]],
+    engine: str,
+    precision: str,
+    workload: str,
+    options: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Those of one entrant on one workload; runs that failed have none."""
+    wanted = (engine, precision, workload, options or {})
+    return [row for row in rows if (row["engine"], row["precision"], row.get("workload"), row["options"]) == wanted]
+
+
+__all__ = [
+    "OURS",
+    "PRECISIONS",
+    "SERVER",
+    "Entrant",
+    "PeerError",
+    "entrants",
+    "rows_of",
+    "run_entrant",
+    "server_entrants",
+]

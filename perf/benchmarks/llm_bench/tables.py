@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from llm_bench.race import OURS, PRECISIONS, SERVER
+from llm_bench.race import OURS, PRECISIONS, SERVER, rows_of
 from pilot_perf.ratio import paired_ratio
 
 Rows = Sequence[dict[str, Any]]
@@ -79,12 +79,7 @@ def server_table(rows: Rows, precisions: Sequence[str]) -> str:
         for precision in precisions:
             alone = _by_run(rows, OURS, precision, workload)
             for options in ({}, {"stream_interval": 8}):
-                chosen = [
-                    row
-                    for row in rows
-                    if (row["engine"], row["precision"], row.get("workload")) == (SERVER, precision, workload)
-                    and row["options"] == options
-                ]
+                chosen = rows_of(rows, SERVER, precision, workload, options)
                 behind = {row["run"]: row["output_tokens_per_s"] for row in chosen}
                 runs = sorted(alone.keys() & behind.keys())
                 share = paired_ratio([behind[run] for run in runs], [alone[run] for run in runs])
@@ -96,11 +91,7 @@ def server_table(rows: Rows, precisions: Sequence[str]) -> str:
 
 
 def _by_run(rows: Rows, engine: str, precision: str, workload: str) -> dict[int, float]:
-    return {
-        row["run"]: row["output_tokens_per_s"]
-        for row in rows
-        if (row["engine"], row["precision"], row.get("workload"), row["options"]) == (engine, precision, workload, {})
-    }
+    return {row["run"]: row["output_tokens_per_s"] for row in rows_of(rows, engine, precision, workload)}
 
 
 def _at(row: dict[str, Any], path: Sequence[str]) -> float | None:

@@ -83,6 +83,18 @@ Run = Callable[[Sequence[Mapping[str, Any]], str], Stamps]
 """Run these requests, all at once; the name makes ids unique. Returns when all have ended."""
 
 
+def in_static_batches(in_flight: int, run_batch: Callable[[Sequence[Mapping[str, Any]], Stamps], None]) -> Run:
+    """For an engine without continuous batching: so many requests at once, in the order of arrival."""
+
+    def run(requests: Sequence[Mapping[str, Any]], _name: str) -> Stamps:
+        stamps = Stamps()
+        for start in range(0, len(requests), in_flight):
+            run_batch(requests[start : start + in_flight], stamps)
+        return stamps
+
+    return run
+
+
 def report(
     arguments: argparse.Namespace,
     run: Run,

@@ -3,9 +3,10 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from protocol import THREADS, Stamps, parse, report
+from protocol import THREADS, Stamps, in_static_batches, parse, report
 
 arguments = parse(["fp32", "int8"])
 
@@ -49,13 +50,7 @@ def main() -> None:
     )
     load_s = time.perf_counter() - started_s
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
-
-    def run(requests: Sequence[Mapping[str, Any]], _: str) -> Stamps:
-        stamps = Stamps()
-        for start in range(0, len(requests), arguments.in_flight):
-            _run_batch(generator, vocabulary, requests[start : start + arguments.in_flight], stamps)
-        return stamps
-
+    run = in_static_batches(arguments.in_flight, partial(_run_batch, generator, vocabulary))
     report(arguments, run, engine=f"ctranslate2 {ctranslate2.__version__} static", load_s=load_s)
 
 

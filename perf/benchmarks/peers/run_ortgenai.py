@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from protocol import Stamps, parse, report
+from protocol import Stamps, in_static_batches, parse, report
 
 arguments = parse(["fp32", "int4"])
 
@@ -40,13 +41,7 @@ def main() -> None:
     started_s = time.perf_counter()
     model = onnxruntime_genai.Model(str(arguments.data / arguments.precision))
     load_s = time.perf_counter() - started_s
-
-    def run(requests: Sequence[Mapping[str, Any]], _: str) -> Stamps:
-        stamps = Stamps()
-        for start in range(0, len(requests), arguments.in_flight):
-            _run_batch(model, requests[start : start + arguments.in_flight], stamps)
-        return stamps
-
+    run = in_static_batches(arguments.in_flight, partial(_run_batch, model))
     report(arguments, run, engine=f"onnxruntime-genai {onnxruntime_genai.__version__} static", load_s=load_s)
 
 

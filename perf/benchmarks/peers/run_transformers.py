@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from protocol import THREADS, Stamps, parse, report
+from protocol import THREADS, Stamps, in_static_batches, parse, report
 
 arguments = parse(["fp32", "bf16"])
 
@@ -30,22 +31,18 @@ class _Stamper(transformers.StoppingCriteria):  # type: ignore[misc]
 
 
 @torch.inference_mode()
-def _run_static(model: Any, requests: Sequence[Mapping[str, Any]]) -> Stamps:
-    stamps = Stamps()
-    for start in range(0, len(requests), arguments.in_flight):
-        batch = requests[start : start + arguments.in_flight]
-        width, length = (max(len(row["prompt"]) for row in batch), max(row["max_tokens"] for row in batch))
-        prompts = torch.full((len(batch), width), _PADDING)
-        mask = torch.zeros_like(prompts)
-        for index, row in enumerate(batch):
-            prompts[index, width - len(row["prompt"]) :] = torch.tensor(row["prompt"])
-            mask[index, width - len(row["prompt"]) :] = 1
-        wishes = transformers.GenerationConfig(
-            max_new_tokens=length, min_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=_PADDING
-        )
-        stamper = transformers.StoppingCriteriaList([_Stamper(stamps, batch)])
-        model.generate(prompts, attention_mask=mask, generation_config=wishes, stopping_criteria=stamper)
-    return stamps
+def _run_batch(model: Any, batch: Sequence[Mapping[str, Any]], stamps: Stamps) -> None:
+    width, length = (max(len(row["prompt"]) for row in batch), max(row["max_tokens"] for row in batch))
+    prompts = torch.full((len(batch), width), _PADDING)
+    mask = torch.zeros_like(prompts)
+    for index, row in enumerate(batch):
+        prompts[index, width - len(row["prompt"]) :] = torch.tensor(row["prompt"])
+        mask[index, width - len(row["prompt"]) :] = 1
+    wishes = transformers.GenerationConfig(
+        max_new_tokens=length, min_new_tokens=length, do_sample=False, eos_token_id=None, pad_token_id=_PADDING
+    )
+    stamper = transformers.StoppingCriteriaList([_Stamper(stamps, batch)])
+    model.generate(prompts, attention_mask=mask, generation_config=wishes, stopping_criteria=stamper)
 
 
 def _run_continuous(manager: Any, requests: Sequence[Mapping[str, Any]], name: str) -> Stamps:
@@ -82,7 +79,8 @@ def main() -> None:
     name = f"transformers {transformers.__version__}"
     if arguments.options.get("static", False):
         load_s = time.perf_counter() - started_s
-        report(arguments, lambda requests, _: _run_static(model, requests), engine=f"{name} static", load_s=load_s)
+        run = in_static_batches(arguments.in_flight, partial(_run_batch, model))
+        report(arguments, run, engine=f"{name} static", load_s=load_s)
         return
     wishes = transformers.GenerationConfig(max_new_tokens=128, do_sample=False, eos_token_id=-1, pad_token_id=_PADDING)
     batching = ContinuousBatchingConfig(

@@ -27,16 +27,7 @@ def test_weights_of_llama_8b_are_what_is_published_without_the_embedding() -> No
     from gpu_bench.bound import decoder_weight_bytes
     from gpu_bench.steps import LLAMA_8B
 
-    num_bytes = decoder_weight_bytes(
-        hidden=LLAMA_8B.hidden_size,
-        inner=LLAMA_8B.intermediate_size,
-        layers=LLAMA_8B.num_layers,
-        heads=LLAMA_8B.num_heads,
-        kv_heads=LLAMA_8B.num_kv_heads,
-        head_dim=LLAMA_8B.head_dim,
-        vocab=LLAMA_8B.vocab_size,
-        element_bytes=1,
-    )
+    num_bytes = decoder_weight_bytes(LLAMA_8B, element_bytes=1)
     assert num_bytes == 8_030_261_248 - 128_256 * 4096 - (2 * 32 + 1) * 4096
 
 

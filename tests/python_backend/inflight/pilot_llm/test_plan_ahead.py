@@ -47,13 +47,7 @@ class AheadSimulation(Simulation):
 
     def _take(self, plan: StepPlan, result: StepResult) -> None:
         self.plans.append(plan)
-        self.runner.copy_blocks(result.block_copies)
-        for event in result.events:
-            key = (event.sequence.group.ticket, event.sequence.index)
-            self.outputs.setdefault(key, []).append(event.token.token_id)
-            if event.finish_reason is not None:
-                self.finish_reasons[key] = event.finish_reason
-        self.check_books()
+        self.take_in(result)
 
     def check_books(self) -> None:
         check_books(self.pool, self.scheduler, () if self._flight is None else (self._flight[0],))
