@@ -19,8 +19,6 @@ from pilot_llm.step_inputs import StepInputs, step_inputs
 class FlatKernel(Protocol):
     """How the queries of a flat batch see the paged cache."""
 
-    name: str  # for the log
-
     def __call__(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, inputs: StepInputs, window: int | None
     ) -> torch.Tensor:
@@ -41,7 +39,6 @@ class FlatPagedAttention:
     def __init__(
         self, shape: CacheShape, kernel: FlatKernel, *, cache_dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.name = kernel.name
         self.scratch_block = shape.num_blocks
         self._windows = shape.windows
         self._kernel = kernel

@@ -33,8 +33,6 @@ _MOST_SEGMENTS = 16
 class TritonKernel:
     """A `FlatKernel` for sequences of up to `max_model_len` tokens."""
 
-    name = "a Triton-language kernel"
-
     def __init__(self, max_model_len: int) -> None:
         shortest = max(_SMALLEST_SEGMENT, -(-max_model_len // _MOST_SEGMENTS))
         self.segment_keys = -(-shortest // _TILE_KEYS) * _TILE_KEYS

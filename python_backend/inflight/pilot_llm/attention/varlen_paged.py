@@ -24,8 +24,6 @@ _OLDEST_CAPABILITY = (8, 0)
 class VarlenKernel:
     """A `FlatKernel`. `attend` is torch's `varlen_attn`, or in tests what does the same on a CPU."""
 
-    name = _MODULE
-
     def __init__(self, attend: VarlenAttention) -> None:
         self._attend = attend
 

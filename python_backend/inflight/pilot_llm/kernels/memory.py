@@ -23,10 +23,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return _aligned_bytes(_size_bytes(shape, kind)).view(kind).reshape(shape)
 
 
-def weight_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+def weight_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """For what is kept as long as its model is: a piece of memory is given back with the last array in it."""
     kind = np.dtype(dtype)
-    array = _weights.take(_size_bytes(shape, kind)).view(kind).reshape(shape)
+    return _weights.take(_size_bytes(shape, kind)).view(kind).reshape(shape)
+
+
+def weight_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    array = weight_empty(shape, dtype)
     array.fill(0)
     return array
 

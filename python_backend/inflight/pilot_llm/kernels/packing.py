@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pilot_llm.kernels.machine_code import DOT_DEPTH, LANES
-from pilot_llm.kernels.memory import Array, weight_zeros
+from pilot_llm.kernels.memory import Array, weight_empty, weight_zeros
 
 
 def padded(count: int, multiple: int = LANES) -> int:
@@ -65,11 +65,11 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     whole = np.zeros((num_outputs, depth), np.int8)
     whole[:outputs] = weight.values
     by_panel = whole.reshape(num_outputs // LANES, LANES, depth)
-    panels = weight_zeros((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
+    panels = weight_empty((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
     panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)
     scales = weight_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
-    correction = weight_zeros((len(panels), num_groups, LANES), np.int32)
+    correction = weight_empty((len(panels), num_groups, LANES), np.int32)
     sums = by_panel.reshape(len(panels), LANES, num_groups, -1).sum(axis=3, dtype=np.int32)
     correction[...] = 128 * sums.transpose(0, 2, 1)
     return Int8Panels(panels, scales, correction)

@@ -19,8 +19,6 @@ SHAPE = CacheShape(num_blocks=8, block_size=4, num_kv_heads=2, head_dim=8, windo
 class Broken:
     """A kernel with one fault."""
 
-    name = "broken"
-
     def __init__(self, fault: str) -> None:
         self._fault = fault
         self._kernel = VarlenKernel(varlen_by_the_book)
