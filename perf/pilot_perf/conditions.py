@@ -35,6 +35,11 @@ def software(server_version: str, analyzer_version: str, *, is_own_server: bool)
     }
 
 
+def address(url: str, *, is_own_server: bool) -> dict[str, Any]:
+    """Of a server that is not ours nothing else tells which machine and which weights were measured."""
+    return {"server.address": "own" if is_own_server else url}
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -6,7 +6,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import model_config
-from pilot_perf.conditions import file_hash, machine, model_files, software, text_hash
+from pilot_perf.conditions import address, file_hash, machine, model_files, software, text_hash
 from pilot_perf.ensemble import Members
 from pilot_perf.remote import server_version
 from pilot_perf.requests import Requests
@@ -26,9 +26,11 @@ def study_conditions(
     requests: Requests,
 ) -> dict[str, Any]:
     """Everything that a measurement depends on: two studies compare only where it is the same."""
+    is_own_server = request.model_dir is not None
     return {
         **machine(),
-        **software(server_version(url), analyzer.version, is_own_server=request.model_dir is not None),
+        **address(url, is_own_server=is_own_server),
+        **software(server_version(url), analyzer.version, is_own_server=is_own_server),
         **model_files(request.model_dir),
         **{
             f"{name}/{key}": value for name in members for key, value in model_files(request.model_dir_of(name)).items()

@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from pilot_perf.conditions import machine, model_files, software
+from pilot_perf.conditions import address, machine, model_files, software
+from pilot_perf.store import first_difference
 
 
 def test_a_changed_weight_changes_the_conditions_and_a_record_beside_it_does_not(tmp_path: Path) -> None:
@@ -28,3 +29,10 @@ def test_the_machine_and_the_versions_are_named() -> None:
     assert "software.onnxruntime" not in software("2.51.0", "2.51.0", is_own_server=False)
     # Nothing that only this machine has, such as paths or names of hosts.
     assert not any("/" in str(value) for value in own.values())
+
+
+def test_servers_of_others_are_told_apart_by_their_address_and_our_own_are_not() -> None:
+    """A port of our own differs from start to start; two addresses of others may serve other weights."""
+    assert address("127.0.0.1:1", is_own_server=True) == address("127.0.0.1:2", is_own_server=True)
+    first, second = (address(url, is_own_server=False) for url in ("gpu:8001", "cpu:8001"))
+    assert first_difference(first, second) == "server.address was 'gpu:8001', now it is 'cpu:8001'"

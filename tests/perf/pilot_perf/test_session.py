@@ -178,6 +178,8 @@ def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start
     assert outcome.winner is not None
     assert outcome.winner.trial.knobs == UNTUNED
     assert outcome.verdict is outcome.config_file is None
+    with Store.open(outcome.study_file) as store:
+        assert store.conditions["server.address"] == server.grpc_url
     with pytest.raises(PerfError, match=r"--instances, --max-batch, --delay-us change .* add --allow-reload"):
         run(remote, perf_analyzer(), replace(request, levels=LEVELS))
     # With leave to reload, it is given back as it was.
