@@ -21,6 +21,7 @@ from pilot_perf.confirm import Verdict
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.ratio import Ratio, paired_ratio
+from pilot_perf.replay import replayed
 from pilot_perf.search.best import best_kept, nearest_miss
 from pilot_perf.search.load import COARSE, climb
 from pilot_perf.side import Side
@@ -187,12 +188,4 @@ def next_attribution(
     path = path_to(verdict.chosen.trial.knobs, untuned_config)
     if not verdict.is_a_gain or len(path) < 2:
         return AttributionStep(None, None)
-    plan = attribute(path, verdict, searched, slo, max_concurrency)
-    try:
-        trial = next(plan)
-        for measurement in measured:
-            trial = plan.send(measurement)
-    except StopIteration as stop:
-        attribution: Attribution = stop.value
-        return AttributionStep(None, attribution)
-    return AttributionStep(trial, None)
+    return AttributionStep(*replayed(attribute(path, verdict, searched, slo, max_concurrency), measured))

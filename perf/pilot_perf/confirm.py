@@ -19,6 +19,7 @@ from statistics import median, median_low
 from pilot_perf.finalists import Failure, next_candidate, next_promise_per_s, untuned_trial
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.ratio import Ratio, paired_ratio
+from pilot_perf.replay import replayed
 from pilot_perf.side import LEAST_ROUNDS, ROOMY, Side
 from pilot_perf.slo import Slo
 
@@ -254,15 +255,7 @@ def next_confirmation(search_history: Sequence[Measurement], confirmed: Iterable
     """A pure function of what was measured: in the confirmation the order counts, since the same is measured often."""
     if untuned_trial(search_history, slo) is None or next_candidate(search_history, (), slo) is None:
         return ConfirmStep(None, None)
-    plan = confirm(search_history, slo)
-    try:
-        trial = next(plan)
-        for measurement in confirmed:
-            trial = plan.send(measurement)
-    except StopIteration as stop:
-        verdict: Verdict = stop.value
-        return ConfirmStep(None, verdict)
-    return ConfirmStep(trial, None)
+    return ConfirmStep(*replayed(confirm(search_history, slo), confirmed))
 
 
 def _again(trial: Trial, reason: str) -> Trial:

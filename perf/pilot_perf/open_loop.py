@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.replay import replayed
 from pilot_perf.slo import Slo
 
 # Of the closed loop's rate.
@@ -92,12 +93,4 @@ def open_loop(knobs: Knobs, closed_loop_per_s: float, slo: Slo) -> Generator[Tri
 
 def next_open_loop(knobs: Knobs, closed_loop_per_s: float, measured: Iterable[Measurement], slo: Slo) -> OpenLoopStep:
     """A pure function of what was measured."""
-    plan = open_loop(knobs, closed_loop_per_s, slo)
-    try:
-        trial = next(plan)
-        for measurement in measured:
-            trial = plan.send(measurement)
-    except StopIteration as stop:
-        result: OpenLoop = stop.value
-        return OpenLoopStep(None, result)
-    return OpenLoopStep(trial, None)
+    return OpenLoopStep(*replayed(open_loop(knobs, closed_loop_per_s, slo), measured))

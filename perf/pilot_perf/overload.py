@@ -19,6 +19,7 @@ from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.open_loop import MAX_LATE
 from pilot_perf.queue_policy import Room, room_of
+from pilot_perf.replay import replayed
 from pilot_perf.slo import Slo
 
 OVERLOAD = 2.0
@@ -158,12 +159,4 @@ def next_overload(verdict: Verdict, measured: Iterable[Measurement], slo: Slo) -
     room = room_of(verdict.chosen, slo)
     if not verdict.is_a_gain or room is None:
         return OverloadStep(None, None)
-    plan = overload(verdict.chosen.trial.knobs, room, slo)
-    try:
-        trial = next(plan)
-        for measurement in measured:
-            trial = plan.send(measurement)
-    except StopIteration as stop:
-        protection: Protection = stop.value
-        return OverloadStep(None, protection)
-    return OverloadStep(trial, None)
+    return OverloadStep(*replayed(overload(verdict.chosen.trial.knobs, room, slo), measured))

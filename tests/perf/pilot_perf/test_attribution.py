@@ -161,3 +161,11 @@ def test_a_place_beyond_the_budget_is_shown_as_that() -> None:
 
 def test_no_gain_is_nothing_to_attribute() -> None:
     assert run(verdict_on(untuned_rate=400.0)) == (None, [])
+
+
+def test_rows_of_another_path_answer_nothing() -> None:
+    _, earlier = run(verdict_on())
+    step = next_attribution(CONFIG, verdict_on(Knobs("fp32", 1, 2, 32, 0)), (), earlier, SLO, 128)
+    assert step.attribution is None
+    assert step.trial is not None
+    assert step.trial.knobs.intra_op_threads == 2

@@ -244,3 +244,17 @@ def test_a_machine_that_has_changed_since_the_search_is_a_warning() -> None:
         "the machine has changed between search and confirmation (untuned: 90/s in the search, 180/s when confirmed): "
         "run it again with --fresh"
     )
+
+
+def test_rows_of_another_candidate_prove_nothing_where_the_search_has_gone_on() -> None:
+    """A search that was ended early confirmed FAST; the same command with more measurements has found a better one."""
+    _, of_fast = run(steady)
+    longer = [*HISTORY, measurement(SECOND, 8, 400.0, 40.0)]
+    step = next_confirmation(longer, of_fast, SLO)
+    assert step.verdict is None
+    assert step.trial is not None
+    assert step.trial.point == (SECOND, 8, None)
+    # And what is made now is found again behind the old rows.
+    now = [measurement(SECOND, 8, 400.0, 40.0)]
+    step = next_confirmation(longer, [*of_fast, *now], SLO)
+    assert step.trial == next_confirmation(longer, now, SLO).trial

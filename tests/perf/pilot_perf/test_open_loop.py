@@ -78,5 +78,14 @@ def test_failures_are_judged_by_their_budget_where_there_is_one() -> None:
     assert run(200.0, "p95:50ms,error_rate:0.05", error_rate=0.02).rate_per_s == 200.0
 
 
+def test_rows_of_another_configuration_or_rate_answer_nothing() -> None:
+    earlier = run(holds_up_to=165.0).attempts
+    assert next_open_loop(CHOSEN, 200.0, earlier, SLO).result is not None
+    step = next_open_loop(Knobs(max_batch=32), 200.0, earlier, SLO)
+    assert step.trial is not None
+    assert step.trial.point[::2] == (Knobs(max_batch=32), 200.0)
+    assert next_open_loop(CHOSEN, 250.0, earlier, SLO).result is None
+
+
 def test_late_sends_are_told_beside_a_rate_that_holds() -> None:
     assert "3.0% of the requests were sent late" in run(200.0, late_sends=0.03).text(SLO)

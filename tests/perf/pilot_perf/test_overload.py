@@ -161,3 +161,11 @@ def test_a_client_that_cannot_send_the_load_proves_nothing() -> None:
     assert step.protection is not None
     assert step.protection.knobs is None
     assert "the client could not send 600/s: 60% of the requests were late" in step.protection.text
+
+
+def test_rows_of_another_configuration_answer_nothing() -> None:
+    other = Knobs(instances=4)
+    measured = [Measurement(trial, "failed", problem="gone") for trial in run(works)[1]]
+    step = next_overload(verdict_on(other), measured, SLO)
+    assert step.trial is not None
+    assert step.trial.knobs == other
