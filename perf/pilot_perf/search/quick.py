@@ -7,8 +7,10 @@ c = ceil(X x (L + the client's time)) in flight:
     throughput(c) <= X   =>   below c it is not above X (it rises with the load), and
                               above c the mean is above L: no load of it beats X inside the budget
 
-It needs the mean to be within the budgeted percentile, which is checked on the measurement itself. Four departures
-from the pure certificate, each against something that costs real searches their best answer:
+It needs the mean to be within the budgeted percentile, which is checked on the measurement itself. Where no budget
+bounds the mean (TTFT, ITL, memory, error rate), the new configuration is probed at the load of the best, and discarded
+only if it breaks the budget there with no more throughput: more load would break it too. Four departures from the pure
+certificate, each against something that costs real searches their best answer:
 
     c is lower by the square root of the best's own percentile / mean: at c itself hardly anything keeps a percentile
     c is the next lower multiple of a full batch where one is near: between two multiples throughput dips
@@ -29,7 +31,7 @@ import numpy as np
 
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
-from pilot_perf.search.load import COARSE, MIN_GAIN, Borders, LoadResult, climb, full_load
+from pilot_perf.search.load import COARSE, GUARD, MIN_GAIN, Borders, LoadResult, climb, full_load
 from pilot_perf.search.surrogate import Surrogate
 from pilot_perf.search.task import Search, SearchTask
 
@@ -186,7 +188,7 @@ def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Gene
             if again.figures is not None and again.figures.throughput_per_s > DOUBTED * rate:
                 progress.disturbed.add((knobs, load))
                 probe, rate = again, again.figures.throughput_per_s
-    if rate <= to_beat and _bounds_mean(probe.figures, progress):
+    if rate <= to_beat and _is_certificate(probe.figures, progress):
         return
     search = climb(
         knobs,
@@ -226,12 +228,18 @@ def _probe_load(knobs: Knobs, progress: Progress) -> int:
     return min(filled if full > 1 and filled >= SNAP * load else load, most)
 
 
-def _bounds_mean(figures: Figures | None, progress: Progress) -> bool:
-    """Whether the budgeted percentiles are not below the mean, as the certificate needs; a matter of course mostly."""
+def _is_certificate(figures: Figures | None, progress: Progress) -> bool:
+    """Whether a throughput that is not above the best's proves that no load has more of it inside the budget.
+
+    Where budgets bound the mean, the probe's load does, as long as their percentiles are not below the mean; a matter
+    of course mostly. Where none does, only a probe that breaks the budget: above its load it is broken too.
+    """
     if figures is None:
         return False
-    mean_ms = figures.latency_ms["avg"]
-    return all(mean_ms <= (budget.value(figures) or 0.0) * 1.01 for budget in progress.task.slo.bounding)
+    slo, mean_ms = progress.task.slo, figures.latency_ms["avg"]
+    if not slo.bounding:
+        return slo.worst_use(figures) > GUARD
+    return all(mean_ms <= (budget.value(figures) or 0.0) * 1.01 for budget in slo.bounding)
 
 
 def _refine(progress: Progress) -> Generator[Trial, Measurement, None]:

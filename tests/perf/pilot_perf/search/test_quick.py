@@ -171,6 +171,26 @@ def test_a_budget_that_bounds_no_mean_is_searched_too() -> None:
     assert winner.figures.throughput_per_s > 1000
 
 
+def test_equal_throughput_at_the_load_of_the_best_is_not_the_end_where_only_the_time_to_first_token_is_limited() -> (
+    None
+):
+    """Each engine gives 20 requests/s for each sequence that it runs at once; the others wait for their first token."""
+
+    def measure(trial: Trial, _number: int) -> Measurement:
+        at_once = trial.knobs.max_num_seqs or 4
+        rate, waiting = 20.0 * min(trial.concurrency, at_once), max(0, trial.concurrency - at_once)
+        ttft_ms = 20.0 + 1000.0 * waiting / rate
+        times = {"avg": 1000.0 * trial.concurrency / rate, "p95": 1000.0 * trial.concurrency / rate}
+        return Measurement(trial, "measured", Figures(rate, times, 500, 5.0, ttft_ms={"avg": ttft_ms, "p95": ttft_ms}))
+
+    slo = parse_slo(["p95:ttft:40"])
+    winner = best_kept(searched(measure, slo, Space(max_num_seqs=(4, 8, 16, 32))), slo)
+    assert winner is not None
+    assert winner.trial.knobs.max_num_seqs == 32
+    assert winner.figures is not None
+    assert winner.figures.throughput_per_s == 640.0
+
+
 def test_the_exhaustive_search_leaves_no_configuration_out() -> None:
     space = Space(("fp32", "int8"), (1, 2), (), (1, 8))
     history = searched(
