@@ -22,6 +22,15 @@ def backend_of(config: ModelConfig) -> str:
     return "onnxruntime" if config.platform == "onnxruntime_onnx" else str(config.backend)
 
 
+def with_backend(written: ModelConfig, installed: ModelConfig) -> ModelConfig:
+    """A copy of `written` that names its backend: where a person left that to the server, as it has completed it."""
+    result = ModelConfig()
+    result.CopyFrom(written)
+    if not written.backend and not written.platform:
+        result.backend, result.platform = installed.backend, installed.platform
+    return result
+
+
 def apply(config: ModelConfig, knobs: Knobs) -> ModelConfig:
     """A copy of `config` with `knobs` written into it.
 

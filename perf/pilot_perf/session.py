@@ -15,7 +15,7 @@ from pilot_perf.attribution import Attribution
 from pilot_perf.bench import Bench
 from pilot_perf.bottleneck import bottleneck_as_run, last_of_answer
 from pilot_perf.conditions import text_hash
-from pilot_perf.config_override import apply
+from pilot_perf.config_override import apply, with_backend
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import same_as_installed, space_for
 from pilot_perf.ensemble import Members, ensemble_space, members_of, same_as_installed_members
@@ -221,7 +221,7 @@ def _most_measurements(request: Request) -> int:
 
 
 def _source_config(model_dir: Path | None, installed: ModelConfig) -> ModelConfig:
-    """What a person wrote, where it can be seen; else what the server made of it."""
+    """What a person wrote, where it can be seen, with its backend; else what the server made of it."""
     if model_dir is not None and (model_dir / model_config.CONFIG_FILE).is_file():
-        return model_config.read(model_dir)
+        return with_backend(model_config.read(model_dir), installed)
     return installed

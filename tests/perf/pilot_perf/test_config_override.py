@@ -2,7 +2,7 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from pilot_client.model_config import parse
-from pilot_perf.config_override import apply
+from pilot_perf.config_override import apply, with_backend
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import UNTUNED, Knobs
 
@@ -92,3 +92,16 @@ def test_knobs_are_named_for_a_person() -> None:
     assert str(UNTUNED) == "untuned"
     assert str(Knobs("int8", 2, 1, 8, 1000)) == "int8, instances 2, threads 1, max batch 8, delay us 1000"
     assert str(Knobs("int8", 2, 1, 1, 0)) == "int8, instances 2, threads 1, max batch 1"
+
+
+def test_a_minimal_file_takes_its_backend_from_the_server_and_every_knob_after_that() -> None:
+    """Legal, and what many people write: the server sees model.onnx and completes the rest."""
+    minimal = parse("max_batch_size: 8")
+    with pytest.raises(KnobError, match="backend ''"):
+        apply(minimal, Knobs(intra_op_threads=2))
+    source = with_backend(minimal, INSTALLED)
+    tuned = apply(source, Knobs("int8", 2, 1, 32, 500))
+    assert (tuned.backend, tuned.max_batch_size, tuned.instance_group[0].count) == ("onnxruntime", 32, 2)
+    assert minimal == parse("max_batch_size: 8")
+    older = parse('platform: "onnxruntime_onnx"')
+    assert with_backend(older, INSTALLED) == older
