@@ -26,7 +26,7 @@ from pilot_export.steps import Steps
 from pilot_export.tensorrt.prove import prove
 from pilot_export.torch_package import write_packages
 from pilot_export.trace import check_valid, trace_to_onnx
-from pilot_export.verify import Reference, compare, onnx_runner, original_runner, run_reference
+from pilot_export.verify import Reference, Run, compare, onnx_runner, original_runner, run_reference
 
 # What this process can measure is ONNX Runtime's CPU provider.
 JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
@@ -64,7 +64,8 @@ def make_and_judge(
         precision = recipe.precision
         try:
             with steps.run(f"verify-{precision}", f"Comparing {precision} with the original"):
-                judged[precision] = _compare(spec, reference, recipe, paths[precision])
+                run = variant_runner(recipe, paths[precision], build_dir / SCRATCH)
+                judged[precision] = compare(spec, reference, run)
         except VerifyError as error:
             if precision == BASE:
                 raise
@@ -74,7 +75,7 @@ def make_and_judge(
     shutil.rmtree(build_dir / SCRATCH)
     with steps.run("speed", "Measuring the variants side by side"):
         speeds = measure_speeds(spec, timed, window_s)
-    origin = manifests.origin(spec, module)
+    origin = manifests.origin(spec, module, paths[BASE])
     if isinstance(module, OnnxOriginal):
         notes[BASE] = (SAYS, *notes[BASE])
     return tuple(
@@ -169,17 +170,22 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
     return notes
 
 
-def _compare(spec: ExportSpec, reference: Reference, recipe: Recipe, path: Path) -> tuple[Quality, tuple[str, ...]]:
+def variant_runner(recipe: Recipe, path: Path, scratch: Path) -> Run:
+    """The variant on a CPU; in its stand-in's rounding, written to `scratch`, where a CPU cannot run it as it is.
+
+    Raises:
+        VerifyError: ONNX Runtime refuses the file, or no stand-in can be made of it.
+    """
     if recipe.stand_in is None:
-        return compare(spec, reference, onnx_runner(path))
-    twin = path.parent / SCRATCH / f"twin-{path.name}"
+        return onnx_runner(path)
+    twin = scratch / f"twin-{path.name}"
     try:
         recipe.stand_in(path, twin)
     except OSError:
         raise
     except Exception as error:
         raise VerifyError(f"{path.name} cannot be run on a CPU: {type(error).__name__}: {error}") from error
-    return compare(spec, reference, onnx_runner(twin))
+    return onnx_runner(twin)
 
 
 def _row(

@@ -1,12 +1,14 @@
 """What each step of the export chain buys, next to PyTorch.
 
-    python perf/benchmarks/export_chain.py [--quick] [--model minilm|efficientnet] [--json FILE]
+    python perf/benchmarks/export_chain.py [--quick] [--model minilm|efficientnet|crepe] [--json FILE]
 
     train, autograd     module.train(), gradients recorded: what a training script does by accident
     eval                module.eval(), gradients recorded
     eval, inference     and torch.inference_mode()
     compile             and torch.compile (dynamic shapes); its compilation is not timed
     fp32 ... int4       ONNX Runtime on the CPU with the variants of `tritonpilot export model`
+    fp16, bf16,         made for a GPU: size, and quality as far as a CPU shows it (rounded as a GPU rounds, see the
+    int8-trt            export's rounding.py), never timed here
 
 All use every CPU. A request has 1, 8 or 32 rows of the sample's own data, of one shape. The rows of the table take
 turns within a round, so that all see the same machine; shown are the median of the rounds in requests/s, and in
@@ -16,6 +18,7 @@ of the first output, agreement of the largest value, and the task with the 95% i
 """
 
 import argparse
+import copy
 import json
 import platform
 import statistics
@@ -32,71 +35,80 @@ import torch
 from pilot_base.cpus import usable_cpus
 from pilot_export.errors import VariantError
 from pilot_export.gate import judge
-from pilot_export.judging import make_variant
+from pilot_export.judging import JUDGED_TARGETS, make_variant, variant_runner
 from pilot_export.manifest import cpu_model, library_versions
 from pilot_export.measures import Quality
 from pilot_export.onnx_files import size_bytes
 from pilot_export.recipes import BASE, RECIPES, Source, file_name
-from pilot_export.samples import efficientnet, minilm
+from pilot_export.samples import crepe, efficientnet, minilm
 from pilot_export.spec import Batch, ExportSpec
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
-from pilot_export.verify import compare, onnx_runner, open_session, run_reference, tile_rows, torch_runner
+from pilot_export.verify import Reference, compare, open_session, run_reference, tile_rows, torch_runner
 
 BATCH_SIZES = (1, 8, 32)
 ROUNDS, WINDOW_S = 7, 1.0
 QUICK_ROUNDS, QUICK_WINDOW_S = 3, 0.3
+FOR_GPU = ("fp16", "bf16", "int8-trt")
 VARIANTS = {
-    "minilm": (BASE, "fp32-opt", "int8", "int8-static", "int4"),
-    "efficientnet": (BASE, "fp32-opt", "int8-static"),
+    "minilm": (BASE, "fp32-opt", "int8", "int8-static", "int4", *FOR_GPU),
+    "efficientnet": (BASE, "fp32-opt", "int8-static", *FOR_GPU),
+    "crepe": (BASE, "fp32-opt", "int8-static", *FOR_GPU),
 }
 Call = Callable[[Batch], Any]
 
 
 @dataclass
 class Row:
-    """`requests_per_s`: batch size -> one rate per round. None where the row could not be made."""
+    """`requests_per_s`: batch size -> one rate per round; empty where the row could not be made, or not timed here."""
 
     name: str
     size_bytes: int | None = None
     quality: Quality | None = None
     refused: tuple[str, ...] = ()
+    not_timed: str = ""
     requests_per_s: dict[int, list[float]] = field(default_factory=dict)
 
 
 def spec_of(model: str, is_quick: bool) -> ExportSpec:
     if model == "minilm":
         return minilm.spec(num_fit_rows=600, num_judged_rows=200 if is_quick else 600)
+    if model == "crepe":
+        return crepe.spec(num_judged_rows=300 if is_quick else crepe.NUM_JUDGED_ROWS)
     return efficientnet.spec(cuts_per_photo=6 if is_quick else 24)
 
 
-def torch_rows(spec: ExportSpec, module: torch.nn.Module) -> dict[str, Call]:
+def torch_calls(module: torch.nn.Module) -> dict[str, Call]:
     """Calls of the module as people make them."""
-
-    def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
+    # A copy: batch normalisation in train mode changes its statistics with every call.
+    trained = copy.deepcopy(module).train()
+    module.eval()
 
     def train(batch: Batch) -> Any:
-        module.train()
-        return module(**tensors(batch))
+        return trained(**_tensors(batch))
 
     def evaluate(batch: Batch) -> Any:
-        module.eval()
-        return module(**tensors(batch))
+        return module(**_tensors(batch))
 
     def inference(batch: Batch) -> Any:
-        module.eval()
         with torch.inference_mode():
-            return module(**tensors(batch))
+            return module(**_tensors(batch))
 
+    return {"train, autograd": train, "eval": evaluate, "eval, inference": inference}
+
+
+def compiled_call(module: torch.nn.Module) -> Call:
     compiled = torch.compile(module, dynamic=True)
 
-    def compile_(batch: Batch) -> Any:
-        module.eval()
+    def call(batch: Batch) -> Any:
         with torch.inference_mode():
-            return compiled(**tensors(batch))
+            return compiled(**_tensors(batch))
 
-    return {"train, autograd": train, "eval": evaluate, "eval, inference": inference, "compile": compile_}
+    return call
+
+
+def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
 def quality_of(spec: ExportSpec, call: Call) -> Callable[[Batch], Batch]:
@@ -142,45 +154,58 @@ def run_model(model: str, is_quick: bool, folder: Path) -> list[Row]:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"{model} is no PyTorch module")
     module.eval()
-    fp32 = folder / file_name(BASE)
     with steps.run("trace", "Tracing"):
-        trace_to_onnx(spec, module, fp32)
+        trace_to_onnx(spec, module, folder / file_name(BASE))
     reference = run_reference(spec, torch_runner(spec, module))
     torch.set_num_threads(usable_cpus())
-    rows: list[Row] = []
-    calls: dict[str, Call] = {}
+    calls = {**torch_calls(module), "compile": compiled_call(module)}
+    rows = torch_rows(spec, reference, module, calls)
+    made, sessions = variant_rows(spec, reference, VARIANTS[model], folder, steps)
+    rows += made
+    say("measuring")
+    torch.set_num_threads(usable_cpus())
+    # torch.compile may have failed.
+    timed = {row.name: calls[row.name] for row in rows if row.name in calls and row.quality is not None} | sessions
+    rates = measure(timed, spec, *((QUICK_ROUNDS, QUICK_WINDOW_S) if is_quick else (ROUNDS, WINDOW_S)))
+    for row in rows:
+        row.requests_per_s = rates.get(row.name, {})
+    return rows
+
+
+def torch_rows(spec: ExportSpec, reference: Reference, module: torch.nn.Module, calls: Mapping[str, Call]) -> list[Row]:
     parameters = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
-    for name, call in torch_rows(spec, module).items():
-        say(name)
-        row = Row(name, parameters)
+    rows = [Row(name, parameters) for name in calls]
+    for row in rows:
         try:
-            row.quality = compare(spec, reference, quality_of(spec, call))[0]
-            calls[name] = call
+            row.quality = compare(spec, reference, quality_of(spec, calls[row.name]))[0]
         except Exception as error:  # noqa: BLE001 torch.compile needs a compiler, and fails with many kinds of errors
             row.refused = (f"not made: {type(error).__name__}",)
-        rows.append(row)
-    for precision in VARIANTS[model]:
-        recipe, path = RECIPES[precision], folder / file_name(precision)
-        row = Row(precision)
-        rows.append(row)
+    return rows
+
+
+def variant_rows(
+    spec: ExportSpec, reference: Reference, precisions: Sequence[str], folder: Path, steps: Steps
+) -> tuple[list[Row], dict[str, Call]]:
+    """Make and judge variants of the fp32 graph in `folder`; a call of each that this machine can time."""
+    rows, calls = [Row(precision) for precision in precisions], {}
+    for row in rows:
+        recipe, path = RECIPES[row.name], folder / file_name(row.name)
         try:
-            with steps.run(f"make-{precision}", precision):
+            with steps.run(f"make-{row.name}", row.name):
                 if recipe.make is not None:
-                    make_variant(recipe, Source(spec, fp32, folder), path)
+                    make_variant(recipe, Source(spec, folder / file_name(BASE), folder), path)
         except VariantError as error:
             row.refused = (str(error),)
             continue
         row.size_bytes = size_bytes(path)
-        row.quality, failures = compare(spec, reference, onnx_runner(path))
+        row.quality, failures = compare(spec, reference, variant_runner(recipe, path, folder))
         row.refused = judge(row.quality, None, spec.thresholds, is_exact=recipe.is_exact, edge_failures=failures)
-        session = open_session(path, usable_cpus())
-        calls[precision] = lambda batch, session=session: session.run(None, dict(batch))
-    say("measuring")
-    torch.set_num_threads(usable_cpus())
-    rates = measure(calls, spec, *((QUICK_ROUNDS, QUICK_WINDOW_S) if is_quick else (ROUNDS, WINDOW_S)))
-    for row in rows:
-        row.requests_per_s = rates.get(row.name, {})
-    return rows
+        if recipe.target in JUDGED_TARGETS:
+            session = open_session(path, usable_cpus())
+            calls[row.name] = lambda batch, session=session: session.run(None, dict(batch))
+        else:
+            row.not_timed = f"made for {recipe.target}, not timed here; quality: {recipe.proof}"
+    return rows, calls
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -198,6 +223,7 @@ def table(rows: Sequence[Row]) -> str:
             + "".join(f"{_spread(row.requests_per_s.get(size)):>28}" for size in BATCH_SIZES)
         )
         lines += [f"    refused: {reason}" for reason in row.refused]
+        lines += [f"    {row.not_timed}"] if row.not_timed else []
     return "\n".join(lines)
 
 
