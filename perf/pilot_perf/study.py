@@ -17,7 +17,6 @@ from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
-from pilot_perf.search.best import best_kept
 from pilot_perf.search.drive import next_trial
 from pilot_perf.search.quick import quick
 from pilot_perf.search.space import Space
@@ -25,6 +24,7 @@ from pilot_perf.search.task import SearchTask, Strategy
 from pilot_perf.slo import Slo
 from pilot_perf.store import Phase, Store
 from pilot_perf.windows import WindowPlan
+from pilot_perf.winner import winner_of
 
 SEARCH_WINDOWS = WindowPlan(window_ms=700)
 CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
@@ -56,7 +56,7 @@ class Study:
     watch: Watch = lambda _phase, _number, _measurement: None
 
     def search(self) -> Measurement | None:
-        """Measure until the search ends or the measurements are used up. Returns the best that keeps the budget."""
+        """Measure until the search ends or the measurements are used up. Returns the winner."""
         history = self.store.measurements("search")
         task = SearchTask(self.space, self.slo, self.cpus, self.max_measurements, self.same_as_untuned)
         while len(history) < self.max_measurements:
@@ -72,7 +72,7 @@ class Study:
                 f"the installed configuration cannot be measured: {history[0].problem}. Mend that (a model with free "
                 "dimensions needs --input-data), then start anew with --fresh"
             )
-        return best_kept(history, self.slo)
+        return winner_of(history, self.slo)
 
     def confirm(self) -> Verdict | None:
         """Measure the winner and the untuned configuration in turn. None where there is nothing to confirm."""
