@@ -14,7 +14,7 @@ import io
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pilot_export.spec import ExportSpec
 
 UNTUNED_FILE = "config.untuned.pbtxt"
+# The first few hold several sizes and lengths.
+_NUM_COMPARED_BATCHES = 4
 _MARK = "# Chosen by `tritonpilot tune`; what was installed before is in config.untuned.pbtxt. Digest: "
 
 
@@ -83,7 +85,7 @@ def _export(spec: "ExportSpec", repository: Path, build_dir: Path, say: Say) -> 
 
 
 def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
-    """Whether the installed variants come from the same weights, data and libraries, and their files are intact."""
+    """Whether the installed variants come from the same module, data and libraries, and their files are intact."""
     from pilot_export import manifest
 
     version_dir = latest_version_dir(model_dir)
@@ -94,13 +96,28 @@ def _is_exported(spec: "ExportSpec", model_dir: Path, say: Say) -> bool:
     # Libraries that load weights talk about it on both streams.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         module = spec.load_module()
-    now = manifest.origin(spec, module)
+    now = (manifest.weights_sha256(module), manifest.batches_sha256(spec.evaluation), manifest.library_versions())
     return all(
-        (m.source_sha256, m.evaluation_sha256, m.versions) == (now.source_sha256, now.evaluation_sha256, now.versions)
+        (m.source_sha256, m.evaluation_sha256, m.versions) == now
         and (version_dir / m.file).is_file()
         and manifest.file_sha256(version_dir / m.file) == m.file_sha256
         for m in installed
-    )
+    ) and _answers_alike(spec, module, version_dir)
+
+
+def _answers_alike(spec: "ExportSpec", module: Any, version_dir: Path) -> bool:
+    """Whether the module still computes what the fp32 file does: equal weights do not say so. A trace would take the
+    time that is to be saved."""
+    from pilot_export.gate import EXACT_ERROR_SHARE
+    from pilot_export.measures import max_abs_error
+    from pilot_export.recipes import BASE, file_name
+    from pilot_export.verify import onnx_runner, original_runner
+
+    batches = spec.evaluation[:_NUM_COMPARED_BATCHES]
+    expected = [original_runner(spec, module)(batch) for batch in batches]
+    found = [onnx_runner(version_dir / file_name(BASE))(batch) for batch in batches]
+    largest = max(float(abs(array).max()) for batch in expected for array in batch.values())
+    return max_abs_error(expected, found) <= EXACT_ERROR_SHARE * max(1.0, largest)
 
 
 def _members(model_dir: Path) -> list[str]:

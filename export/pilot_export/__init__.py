@@ -10,6 +10,7 @@
     config_file.py  config.pbtxt from the graph, checked          config_merge.py  with a person's own edits
     manifest.py     the record beside each variant                versions.py    versions beside each other
     steps.py        status, duration and log of each step         report.py      what came of it
+    graph_digest.py what a graph computes, as a digest
     onnx_files.py   graphs, with weights beside them over 2 GB    triton_releases.py  what each release reads
     tensorrt/       profiles, plans, and their configurations     torch_package.py  the module itself as a file
 

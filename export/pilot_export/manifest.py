@@ -12,6 +12,7 @@ from typing import Any
 
 from pilot_client.model_config import version_numbers
 from pilot_export.errors import ExportError
+from pilot_export.graph_digest import graph_sha256
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import Batch, ExportSpec
 
@@ -22,11 +23,13 @@ LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "transformers", "nump
 class Origin:
     """What all variants of one export share.
 
-    `source_sha256` is of the module's weights, `evaluation_sha256` of the data that judged the variants.
+    `source_sha256` is of the module's weights, `graph_sha256` of the fp32 graph with them (graph_digest.py),
+    `evaluation_sha256` of the data that judged the variants.
     """
 
     spec: str
     source_sha256: str
+    graph_sha256: str
     evaluation_sha256: str
     created: str
     cpu: str
@@ -38,8 +41,8 @@ class Manifest:
     """One variant: what it is, its origin (as in Origin), and what was measured.
 
     `command` makes it again. `calibration_sha256` is of the data that gave the ranges, None where none was needed.
-    `notes` are what its recipe found; `proof` says what the comparison proves where it did not run on the variant's
-    target.
+    `graph_sha256` is "" in one that an earlier release wrote. `notes` are what its recipe found; `proof` says what the
+    comparison proves where it did not run on the variant's target.
     """
 
     model: str
@@ -62,6 +65,7 @@ class Manifest:
     notes: list[str] = field(default_factory=list)
     proof: str = ""
     command: str = ""
+    graph_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,12 @@ def manifest_name(precision: str) -> str:
     return f"model.{precision}.json"
 
 
-def origin(spec: ExportSpec, module: Any) -> Origin:
+def origin(spec: ExportSpec, module: Any, fp32_path: Path) -> Origin:
     """Of an export that runs now, on this machine."""
     return Origin(
         spec=spec.source,
         source_sha256=weights_sha256(module),
+        graph_sha256=graph_sha256(fp32_path),
         evaluation_sha256=batches_sha256(spec.evaluation),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         cpu=cpu_model(),

@@ -50,15 +50,15 @@ def plan_installation(
 ) -> Plan:
     """The changes that install the variants whose precision is in `going_in`, from their files in `build_dir`.
 
-    Weights other than those of the latest version make a new version beside it; the same weights renew the latest,
-    and take away variants of an earlier export that this one does not vouch for.
+    Another fp32 graph than the latest version's (other weights, another forward) makes a new version beside it; the
+    same one renews the latest, and takes away variants of an earlier export that this one does not vouch for.
 
     Raises:
         InstallError: config.pbtxt does not fit the graph, or a person and the export changed the same lines of it.
         ConfigError: config.pbtxt cannot be read.
     """
-    source = next(variant.manifest.source_sha256 for variant in variants if variant.manifest is not None)
-    version = _version(model_dir, source)
+    graph = next(variant.manifest.graph_sha256 for variant in variants if variant.manifest is not None)
+    version = _version(model_dir, graph)
     files: dict[str, Path | str] = {f"{version}/{name}": path for name, path in spec.assets.items()}
     files |= {label_file(output): "".join(f"{name}\n" for name in names) for output, names in spec.labels.items()}
     for variant in variants:
@@ -91,13 +91,13 @@ def plan_installation(
     return Plan(model_dir, version, files, removed, diff(before, after, CONFIG_FILE))
 
 
-def _version(model_dir: Path, source_sha256: str) -> int:
+def _version(model_dir: Path, graph_sha256: str) -> int:
     versions = version_numbers(model_dir)
     if not versions:
         return next_number(model_dir)
     latest = manifests.read_version(model_dir / str(versions[-1]), skip_broken=True)
-    # Files that are no export of ours are not a version of these weights, nor of others.
-    return versions[-1] if all(m.source_sha256 == source_sha256 for m in latest) else next_number(model_dir)
+    # Files that are no export of ours are not a version of this graph, nor of another.
+    return versions[-1] if all(m.graph_sha256 == graph_sha256 for m in latest) else next_number(model_dir)
 
 
 def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path, files: dict[str, Path | str]) -> tuple[str, str]:

@@ -57,6 +57,34 @@ def test_a_model_is_tuned_in_a_copy(model_dir: Path, tmp_path: Path) -> None:
     assert config(model_dir) == UNTUNED
 
 
+SPEC = """\
+import torch
+from pilot_testing.specs import Doubler, doubler_spec
+
+class Edited(Doubler):
+    def forward(self, x):
+        return FACTOR * super().forward(x)
+
+def spec():
+    return doubler_spec(Edited, precisions=())
+"""
+
+
+def test_an_export_is_made_anew_when_its_module_computes_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    said: list[str] = []
+    for factor in ("1.5", "1.5", "2.5"):
+        (tmp_path / "my_spec.py").write_text(SPEC.replace("FACTOR", factor))
+        target = find_target("my_spec.py", tmp_path / "models", tmp_path / "build", fresh=False, say=said.append)
+        said.append(f"version {max(path.name for path in target.model_dir.glob('[0-9]'))}")
+    answers = [line for line in said if "already" in line or line.startswith("version")]
+    held = f"{target.model_dir} holds this export already (--fresh makes it anew)"
+    assert answers == ["version 1", held, "version 1", "version 2"]
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../models/m"])
 def test_a_path_is_no_model(model_dir: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(PilotError, match=r"nor a model in .*there: m\)"):

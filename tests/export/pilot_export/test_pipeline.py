@@ -134,6 +134,20 @@ def test_other_weights_make_a_new_version_and_keep_the_hand_edits(tmp_path: Path
     assert config.read_text() == edited
 
 
+def test_another_forward_over_the_same_weights_is_another_version(tmp_path: Path) -> None:
+    def edited(factor: float) -> type[Doubler]:
+        """The same name and the same weights, as after an edit of the file."""
+
+        class Edited(Doubler):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return factor * super().forward(x)
+
+        return Edited
+
+    versions = [export(doubler_spec(edited(factor)), tmp_path, precisions=[]).version for factor in (1.5, 1.5, 2.5)]
+    assert versions == [1, 1, 2]
+
+
 def test_a_dry_run_installs_nothing(tmp_path: Path) -> None:
     report = export(doubler_spec(), tmp_path, precisions=["int8"], dry_run=True)
     assert [variant.status for variant in report.variants] == ["passed", "passed"]
