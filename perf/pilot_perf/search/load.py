@@ -63,6 +63,10 @@ class Borders:
     # Whether a lower load used more of the budget than a higher one that breaks it too.
     is_waiting_in_vain: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.kept_load and self.broken_load is None
+
     def note(self, measurement: Measurement, figures: Figures, slo: Slo) -> None:
         load, use = measurement.trial.concurrency, slo.worst_use(figures)
         if use > GUARD:
@@ -132,7 +136,7 @@ def climb(
 
     `known` are earlier measurements of the same configuration.
     """
-    borders, full, num_flat = Borders(), full_load(knobs), 0
+    borders, full, num_flat, is_retry = Borders(), full_load(knobs), 0, False
     gain: float | None = None
     rise: float | None = None
     for earlier in known:
@@ -143,6 +147,11 @@ def climb(
         if concurrency != borders.kept_load:
             measurement = yield Trial(knobs, concurrency, reason)
             if measurement.figures is None:
+                # A disturbed window says nothing: where it is the first one, the next load is tried instead.
+                following = min(2 * concurrency, max_concurrency)
+                if measurement.status == "unstable" and borders.is_empty and not is_retry and following > concurrency:
+                    concurrency, reason, is_retry = following, f"{concurrency} in flight was unstable", True
+                    continue
                 return LoadResult(borders.best, f"{measurement.status}: {measurement.problem}")
             before_load, before_per_s = borders.kept_load, borders.kept_per_s
             borders.note(measurement, measurement.figures, slo)

@@ -131,3 +131,32 @@ def test_a_failed_measurement_ends_it_with_what_was_kept() -> None:
     with pytest.raises(StopIteration) as stop:
         search.send(Measurement(trial, "failed", problem="the server is gone"))
     assert stop.value.value == LoadResult(kept, "failed: the server is gone")
+
+
+def climb_with(statuses: dict[int, str]) -> tuple[LoadResult, list[int]]:
+    """10 requests/s for each in flight, up to a knee of 8; loads of `statuses` bring no figures."""
+    loads: list[int] = []
+    search = climb(KNOBS, SLO, 64)
+    try:
+        trial = next(search)
+        while True:
+            loads.append(trial.concurrency)
+            assert len(loads) < 40, loads
+            status = statuses.get(trial.concurrency, "measured")
+            p95_ms = 50.0 if trial.concurrency <= 8 else 500.0
+            figures = Figures(10.0 * trial.concurrency, {"avg": p95_ms, "p95": p95_ms}, 1000, 2.0)
+            made = Measurement(trial, status, figures if status == "measured" else None)  # type: ignore[arg-type]
+            trial = search.send(made)
+    except StopIteration as stop:
+        return stop.value, loads
+
+
+def test_one_unstable_first_window_does_not_end_the_climb() -> None:
+    result, loads = climb_with({1: "unstable"})
+    assert loads[:2] == [1, 2]
+    assert best_load(result) == 8
+
+
+def test_two_unstable_windows_end_it_and_so_does_one_that_failed() -> None:
+    assert climb_with({1: "unstable", 2: "unstable"})[1] == [1, 2]
+    assert climb_with({1: "failed"})[1] == [1]
