@@ -9,6 +9,7 @@ import torch
 
 from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.config import EngineConfig
+from pilot_llm.connect import connect_runner
 from pilot_llm.linear import PlainLinear
 from pilot_llm.models.decoder import Decoder, DecoderWeights, LayerWeights
 from pilot_llm.models.decoder_config import DecoderConfig
@@ -18,7 +19,7 @@ from pilot_llm.pending_tokens import PendingTokens
 from pilot_llm.row_ops import choose_row_ops
 from pilot_llm.sample_row import SampleRow
 from pilot_llm.sampling import SamplingParams
-from pilot_llm.torch_runner import TorchRunner, connect_runner
+from pilot_llm.torch_runner import TorchRunner
 
 _GREEDY = SamplingParams.from_dict({"temperature": 0})
 _LAYERS = 32

@@ -33,7 +33,7 @@ Capture = Callable[[Callable[[], torch.Tensor]], Callable[[], torch.Tensor]]
 
 _COPIED = ("token_ids", "positions", "slots", "context_lens", "key_start")
 
-# Left to chunks of prompts and to sampling.
+# Left over beside what the largest step takes.
 RESERVED_BYTES = 512 << 20
 
 

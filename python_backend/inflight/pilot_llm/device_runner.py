@@ -15,7 +15,7 @@ from pilot_llm.attention.flat_paged import FlatPagedAttention
 from pilot_llm.batch import Batch, SequenceStep, build_batch
 from pilot_llm.config import EngineConfig
 from pilot_llm.cuda_graphs import CudaCapture, DecodeGraphs
-from pilot_llm.models.loaded import LoadedModel, TokenDecoder
+from pilot_llm.models.loaded import TokenDecoder
 from pilot_llm.step_inputs import Staging, StepInputs
 from pilot_llm.torch_runner import TorchRunner
 
@@ -31,7 +31,8 @@ class DeviceRunner(TorchRunner):
         """`sizes` are those of `TorchRunner`."""
         super().__init__(decoder, attention, **sizes)
         self._flat = attention
-        self._staging = Staging(self._device)
+        self.scratch_block = attention.scratch_block
+        self._staging = Staging(self.device)
         self._graphs: DecodeGraphs | None = None
 
     def use_graphs(self, graphs: DecodeGraphs) -> None:
@@ -39,9 +40,7 @@ class DeviceRunner(TorchRunner):
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
-        self._check(batch)
-        if self.is_asynchronous:
-            torch.cuda.set_device(self._device)  # the engine's thread is not the one that has loaded
+        self._enter(batch)
         for_graph = self._graphs.padded(batch) if self._graphs is not None else None
         if self._graphs is not None and for_graph is not None:
             return self._graphs.replay(self._staging.stage(for_graph))[: batch.num_sequences].float()
@@ -53,28 +52,23 @@ class DeviceRunner(TorchRunner):
         return self._decoder.forward(inputs.token_ids, inputs.positions, inputs.sampled_rows)
 
 
-def load_device_runner(
-    config: EngineConfig, model: LoadedModel, attention: FlatPagedAttention, sizes: dict[str, Any]
-) -> DeviceRunner:
-    """A runner that is warm: no request waits for a kernel to be compiled, or for a graph to be captured."""
-    runner = DeviceRunner(model.connect(attention), attention, **sizes)
+def warm_up(runner: DeviceRunner, config: EngineConfig, *, can_be_recorded: bool, step_bytes: int) -> None:
+    """So that no request waits for a kernel to be compiled, or for a graph to be captured."""
     longest = min(_WARM_UP_TOKENS, runner.block_size * runner.num_blocks, runner.max_model_len)
     for num_tokens in (longest, 1):
         blocks = range(-(-num_tokens // runner.block_size))
         runner.forward(build_batch([SequenceStep([0] * num_tokens, 0, blocks, [num_tokens - 1])], runner.block_size))
-    device = sizes["device"]
-    if config.enforce_eager or not model.can_be_recorded:
+    if config.enforce_eager or not can_be_recorded:
         reason = "enforce_eager is set" if config.enforce_eager else "only the native decoder can be recorded"
         _log.info("no CUDA graphs: %s", reason)
-        return runner
+        return
     graphs = DecodeGraphs(
         runner.run,
         max_num_seqs=config.max_num_seqs,
         max_model_len=runner.max_model_len,
         block_size=runner.block_size,
-        scratch_block=attention.scratch_block,
-        device=device,
+        scratch_block=runner.scratch_block,
+        device=runner.device,
     )
-    graphs.capture(CudaCapture(device), lambda: torch.cuda.mem_get_info(device)[0])
+    graphs.capture(CudaCapture(runner.device), lambda: torch.cuda.mem_get_info(runner.device)[0] - step_bytes)
     runner.use_graphs(graphs)
-    return runner

@@ -2,21 +2,17 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from pilot_llm.attention import KvCache
-from pilot_llm.attention.choose import choose_flat_attention
-from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
 from pilot_llm.batch import Batch
 from pilot_llm.config import EngineConfig
 from pilot_llm.errors import ConfigError
 from pilot_llm.kernel_path import why_not_kernels
-from pilot_llm.kv_size import block_bytes, decide_num_blocks
 from pilot_llm.linear import choose_linear
 from pilot_llm.loader import load_weights
-from pilot_llm.machine import free_memory_bytes, usable_cpus
+from pilot_llm.machine import usable_cpus
 from pilot_llm.models.decoder import Decoder
 from pilot_llm.models.decoder_config import DecoderConfig, UnsupportedModelError, read_decoder_config
 from pilot_llm.models.loaded import LoadedModel, TokenDecoder
@@ -57,14 +53,14 @@ class TorchRunner:
         self.is_asynchronous = device.type == "cuda"
         self._decoder = decoder
         self._attention = attention
-        self._device = device
+        self.device = device
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
-        self._check(batch)
+        self._enter(batch)
         self._attention.begin_step(batch)
         token_ids, positions, sampled_rows = (
-            torch.from_numpy(array).to(self._device) for array in (batch.token_ids, batch.positions, batch.sampled_rows)
+            torch.from_numpy(array).to(self.device) for array in (batch.token_ids, batch.positions, batch.sampled_rows)
         )
         if batch.previous_ids is not None:
             token_ids = batch.previous_ids.index_select(0, token_ids)
@@ -73,6 +69,13 @@ class TorchRunner:
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._attention.copy_blocks(pairs)
+
+    def _enter(self, batch: Batch) -> None:
+        """Before anything else of a step."""
+        self._check(batch)
+        if self.is_asynchronous:
+            # Kernels of the Triton language run on the thread's device, and the engine's thread has not loaded.
+            torch.cuda.set_device(self.device)
 
     def _check(self, batch: Batch) -> None:
         """A wrong index would read or write another sequence's memory, or end the process on a GPU."""
@@ -101,7 +104,7 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         from pilot_llm.kernel_runner import load_kernel_runner
 
         max_positions = decoder_config.max_positions
-        max_model_len = _max_model_len(config, max_positions, _LIMITED_BY)
+        max_model_len = longest_sequence(config, max_positions, _LIMITED_BY)
         return load_kernel_runner(config, decoder_config, max_model_len)
     cache_dtype = dtype if config.kv_cache_dtype == "auto" else _DTYPES.get(config.kv_cache_dtype)
     if config.quantization is not None or cache_dtype is None:
@@ -111,57 +114,9 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())
     else:
         torch.cuda.set_device(device)  # kernels of the Triton language run on the thread's device
+    from pilot_llm.connect import connect_runner
+
     return connect_runner(config, _load_model(config, dtype, device), dtype, cache_dtype, device)
-
-
-def connect_runner(
-    config: EngineConfig, model: LoadedModel, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device
-) -> TorchRunner:
-    """A loaded model with its KV cache, and the attention that serves it here.
-
-    Raises:
-        ConfigError: as `load_runner` says.
-    """
-    max_model_len = _max_model_len(config, model.max_positions, model.limited_by)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what loading has left over is free
-    num_blocks = decide_num_blocks(
-        config,
-        bytes_per_block=block_bytes(
-            len(model.windows), config.block_size, model.num_kv_heads * model.head_dim * cache_dtype.itemsize
-        ),
-        max_model_len=max_model_len,
-        free_bytes=free_memory_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0],
-        is_cpu=device.type == "cpu",
-    )
-    shape = CacheShape(num_blocks, config.block_size, model.num_kv_heads, model.head_dim, model.windows)
-    sizes: dict[str, Any] = {
-        "num_blocks": num_blocks,
-        "block_size": config.block_size,
-        "vocab_size": model.vocab_size,
-        "max_model_len": max_model_len,
-        "device": device,
-    }
-    if device.type == "cuda":
-        flat = choose_flat_attention(
-            shape,
-            compute_dtype=dtype,
-            cache_dtype=cache_dtype,
-            device=device,
-            score_rules=model.score_rules,
-            max_model_len=max_model_len,
-        )
-        if flat is not None:
-            from pilot_llm.device_runner import load_device_runner
-
-            _log.info("%s on %s in %s", model.description, device, dtype)
-            return load_device_runner(config, model, flat, sizes)
-    attention = TorchPagedAttention(
-        shape, compute_dtype=dtype, cache_dtype=cache_dtype, device=device, score_rules=model.score_rules
-    )
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    _log.info("%s on %s in %s, torch attention%s", model.description, device, dtype, threads)
-    return TorchRunner(model.connect(attention), attention, **sizes)
 
 
 def _why_not_kernels(
@@ -236,7 +191,7 @@ def _compute_dtype(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _max_model_len(config: EngineConfig, max_positions: int, limited_by: str) -> int:
+def longest_sequence(config: EngineConfig, max_positions: int, limited_by: str) -> int:
     if config.max_model_len is not None and config.max_model_len > max_positions:
         raise ConfigError(
             f"max_model_len is {config.max_model_len}, the model was made for {max_positions} positions ({limited_by})"

@@ -30,7 +30,7 @@ Candidate = Callable[[], FlatKernel | str]
 """Makes the kernel, or says why it cannot serve this model here."""
 
 
-def choose_flat_attention(
+def choose_flat_kernel(
     shape: CacheShape,
     *,
     compute_dtype: torch.dtype,
@@ -38,8 +38,8 @@ def choose_flat_attention(
     device: torch.device,
     score_rules: Sequence[ScoreRule | None],
     max_model_len: int,
-) -> FlatPagedAttention | None:
-    """None: only the plain one serves this model."""
+) -> FlatKernel | None:
+    """None: only the plain one serves this model. Of `shape`, the number of blocks does not matter."""
     if any(rule is not None for rule in score_rules):
         _log.info("plain gather attention: the model does something to its scores that no faster one does")
         return None
@@ -65,8 +65,7 @@ def choose_flat_attention(
     )
     if kernel is None:
         _log.warning("plain gather attention, which is slow: nothing faster serves this model here")
-        return None
-    return FlatPagedAttention(shape, kernel, cache_dtype=cache_dtype, device=device)
+    return kernel
 
 
 def first_that_serves(

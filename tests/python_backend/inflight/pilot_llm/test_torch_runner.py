@@ -10,6 +10,7 @@ import torch
 from pilot_llm.batch import Batch, SequenceStep, build_batch
 from pilot_llm.errors import ConfigError
 from pilot_llm.runner import Runner
+from pilot_llm.torch_runner import TorchRunner
 from pilot_testing.hf_models import VOCAB_SIZE, load, make_model
 
 
@@ -77,6 +78,16 @@ def test_index_out_of_range_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         runner.forward(Batch(**arrays))
     assert torch.equal(runner.forward(good), before)
+
+
+def test_step_makes_the_runners_device_the_threads_own(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the Triton language run there, with torch's attention too."""
+    assert isinstance(runner, TorchRunner)
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    runner.is_asynchronous = True  # as on a GPU
+    runner.forward(build_batch([SequenceStep([5], 0, [0], [0])], 4))
+    assert chosen == [runner.device]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from pilot_llm.attention.choose import choose_flat_attention, first_that_serves, why_wrong
+from pilot_llm.attention.choose import choose_flat_kernel, first_that_serves, why_wrong
 from pilot_llm.attention.flat_paged import FlatKernel
 from pilot_llm.attention.scores import ScoreRule
 from pilot_llm.attention.torch_paged import CacheShape
@@ -82,7 +82,7 @@ def test_nobody_serves() -> None:
 
 def test_model_that_changes_its_scores_gets_the_plain_one_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    chosen = choose_flat_attention(
+    chosen = choose_flat_kernel(
         SHAPE,
         compute_dtype=torch.bfloat16,
         cache_dtype=torch.bfloat16,
