@@ -14,7 +14,7 @@ from pilot_export.recipes import BASE, file_name
 from pilot_export.report import VariantReport
 from pilot_export.spec import ExportSpec
 from pilot_export.spec_check import parse_extra
-from pilot_export.versions import GENERATED, kept_config, next_number
+from pilot_export.versions import GENERATED, kept_config, kept_generated, next_number
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ def plan_installation(
     )
     if before and (latest := max(version_numbers(model_dir), default=version)) != version:
         files[kept_config(latest)] = before
+        if (base := model_dir / GENERATED).exists():
+            files[kept_generated(latest)] = base.read_text()
     if after != before:
         files[CONFIG_FILE] = after
     return Plan(model_dir, version, files, removed, diff(before, after, CONFIG_FILE))

@@ -6,7 +6,8 @@
     .versions/
         3/                     was rolled back: no server sees it, and its number is not used again
         config.1.pbtxt         the configuration that was there when version 1 was last served
-        generated.pbtxt        what the last export generated: the base of the next merge (config_merge.py)
+        generated.1.pbtxt      and what an export had generated of it
+        generated.pbtxt        what an export generated of config.pbtxt: the base of the next merge (config_merge.py)
 """
 
 import contextlib
@@ -39,6 +40,11 @@ def kept_config(version: int) -> str:
     return f"{ASIDE}/config.{version}.pbtxt"
 
 
+def kept_generated(version: int) -> str:
+    """Where what was generated of that configuration is kept."""
+    return f"{ASIDE}/generated.{version}.pbtxt"
+
+
 def roll_back(model_dir: Path, to: int | None = None) -> Change:
     """Make version `to` (None: the one before the latest) the latest, and the configuration the one it had.
 
@@ -64,11 +70,12 @@ def roll_back(model_dir: Path, to: int | None = None) -> Change:
     moves = [(model_dir / str(n), model_dir / ASIDE / str(n)) for n in versions if n > to]
     if to in aside:
         moves.append((model_dir / ASIDE / str(to), model_dir / str(to)))
-    kept = model_dir / kept_config(to)
-    config_is_restored = kept.exists()
+    config_is_restored = (model_dir / kept_config(to)).exists()
     if config_is_restored:
-        config = model_dir / CONFIG_FILE
-        moves += [(config, model_dir / kept_config(current)), (kept, config)]
+        # A base that stayed would make a person's edits of all that the two exports generated differently.
+        for name, kept in ((CONFIG_FILE, kept_config), (GENERATED, kept_generated)):
+            steps = [(name, kept(current)), (kept(to), name)]
+            moves += [(model_dir / a, model_dir / b) for a, b in steps if (model_dir / a).exists()]
     _move_all(model_dir, moves)
     return Change(current, to, config_is_restored)
 

@@ -132,6 +132,10 @@ def test_other_weights_make_a_new_version_and_keep_the_hand_edits(tmp_path: Path
     assert config.read_text() == edited.replace("max_batch_size: 16", "max_batch_size: 4")
     assert roll_back(model_dir) == Change(before=2, now=1, config_is_restored=True)
     assert config.read_text() == edited
+    # What came back with version 1 is no hand edit: the same export is merged as it was.
+    report = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[])
+    assert (report.version, version_numbers(model_dir)) == (3, [1, 3])
+    assert config.read_text() == edited.replace("max_batch_size: 16", "max_batch_size: 4")
 
 
 def test_another_forward_over_the_same_weights_is_another_version(tmp_path: Path) -> None:

@@ -50,6 +50,25 @@ def test_the_configuration_goes_with_its_version_and_hand_edits_are_kept(model_d
     assert (model_dir / "config.pbtxt").read_text() == "of one, edited"
 
 
+def test_the_base_of_the_next_merge_goes_with_the_configuration(model_dir: Path) -> None:
+    install_files(
+        model_dir,
+        {
+            ".versions/generated.pbtxt": "generated of three",
+            ".versions/config.1.pbtxt": "of one",
+            ".versions/generated.1.pbtxt": "generated of one",
+            ".versions/config.2.pbtxt": "of two, all of it a person's",
+        },
+    )
+    base = model_dir / ".versions" / "generated.pbtxt"
+    roll_back(model_dir, to=1)
+    assert base.read_text() == "generated of one"
+    roll_back(model_dir, to=3)
+    assert base.read_text() == "generated of three"
+    roll_back(model_dir, to=2)
+    assert not base.exists()
+
+
 def test_a_number_is_never_used_twice(model_dir: Path) -> None:
     roll_back(model_dir)
     assert next_number(model_dir) == 4
