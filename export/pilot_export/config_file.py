@@ -72,7 +72,10 @@ def graph_signature(path: Path) -> Signature:
         dims = tuple(-1 if dim.dim_param or not dim.HasField("dim_value") else dim.dim_value for dim in of.shape.dim)
         return Tensor(value.name, _TYPES[kind], dims[1:])
 
-    return Signature(tuple(map(tensor, graph.input)), tuple(map(tensor, graph.output)))
+    # Before IR version 4 every weight was listed as an input too.
+    weights = {value.name for value in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    return Signature(tuple(map(tensor, inputs)), tuple(map(tensor, graph.output)))
 
 
 def label_file(output: str) -> str:

@@ -28,6 +28,15 @@ def test_the_first_config_names_the_tensors_without_the_batch(signature: Signatu
     assert config.default_model_filename == "model.fp32.onnx"
 
 
+def test_weights_that_an_old_file_lists_as_inputs_are_none(tmp_path: Path) -> None:
+    weight = helper.make_tensor("w", 1, [4], [1.0, 2.0, 3.0, 4.0])
+    inputs = [("x", "FP32", ["n", 4]), ("w", "FP32", [4])]
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
+    old = graph(nodes, inputs, [("y", "FP32", ["n", 4])], [weight], opset=8, ir_version=3)
+    save(old, str(tmp_path / "old.onnx"))
+    assert [tensor.name for tensor in graph_signature(tmp_path / "old.onnx").inputs] == ["x"]
+
+
 def test_the_cpus_are_shared_by_the_instances_unless_the_spec_says_otherwise(
     signature: Signature, monkeypatch: pytest.MonkeyPatch
 ) -> None:
