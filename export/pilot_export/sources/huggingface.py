@@ -1,14 +1,13 @@
 """A Hugging Face folder: an encoder of transformers, its task read from config.json.
 
     config.architectures            task                   output
-    ...Model                        embeddings             sentence_embedding [rows, width], of length 1
+    ...Model                        embeddings             sentence_embedding [rows, width], see pooling.py
     ...ForSequenceClassification    classification         logits [rows, labels]
     ...ForTokenClassification       token classification   logits [rows, tokens, labels], 0 where the mask is 0
 
 Judged on texts: those of --data (one a line), else rated English sentences out of a package.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pilot_export.errors import SpecError
 from pilot_export.sources.given import Given
+from pilot_export.sources.json_file import read_json
 from pilot_export.sources.naming import model_name
+from pilot_export.sources.pooling import Pooling, read_pooling
 from pilot_export.sources.texts import read_texts, text_batches
 from pilot_export.spec import CLASSIFIER, ENCODER, ExportSpec, Thresholds
 
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     import torch
 
 DEFAULT_MAX_BATCH_SIZE = 32
+EMBEDDING = "sentence_embedding"
 
 
 @dataclass(frozen=True)
 class EncoderTask:
-    """`wrap(model, folder)` gives a module that takes input_ids and attention_mask."""
+    """`wrap(model, pooling)` gives a module that takes input_ids and attention_mask; pooling is for embeddings only."""
 
     auto_class: str
     output: str
     thresholds: Thresholds
-    wrap: Callable[[Any, Path], "torch.nn.Module"]
+    wrap: Callable[[Any, Pooling | None], "torch.nn.Module"]
 
 
 def huggingface_spec(folder: Path, given: Given) -> ExportSpec:
@@ -51,12 +53,13 @@ def huggingface_spec(folder: Path, given: Given) -> ExportSpec:
         raise SpecError(
             f"{folder} has no tokenizer.json: save it with AutoTokenizer.from_pretrained(...).save_pretrained"
         )
+    pooling = read_pooling(folder) if task.output == EMBEDDING else None
     max_batch_size = given.max_batch_size or DEFAULT_MAX_BATCH_SIZE
     data = text_batches(tokenizer_file, read_texts(given.data), _max_tokens(config), max_batch_size)
-    labels = _labels(config) if task.auto_class == "AutoModelForSequenceClassification" else None
+    labels = _labels(folder, config) if task.auto_class == "AutoModelForSequenceClassification" else None
     return ExportSpec(
         name=model_name(given.name, folder),
-        load_module=lambda: _load(folder, task),
+        load_module=lambda: _load(folder, task, pooling),
         example=data.example,
         outputs=(task.output,),
         evaluation=data.evaluation,
@@ -73,14 +76,12 @@ def huggingface_spec(folder: Path, given: Given) -> ExportSpec:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except OSError as error:
+    path = folder / "config.json"
+    if not path.is_file():
         raise SpecError(
             f"{folder} has no config.json, so it is no Hugging Face folder; a folder of a model repository is no source"
-        ) from error
-    except ValueError as error:
-        raise SpecError(f"{folder}/config.json is no JSON: {error}") from error
+        )
+    config: dict[str, Any] = read_json(path, dict)
     if not list(folder.glob("*.safetensors")):
         raise SpecError(
             f"{folder} has no *.safetensors: pickled weights (pytorch_model.bin) run code when they are read; load the "
@@ -103,7 +104,7 @@ def _task(folder: Path, config: dict[str, Any]) -> EncoderTask:
     )
 
 
-def _load(folder: Path, task: EncoderTask) -> "torch.nn.Module":
+def _load(folder: Path, task: EncoderTask, pooling: Pooling | None) -> "torch.nn.Module":
     import transformers
 
     try:
@@ -113,13 +114,15 @@ def _load(folder: Path, task: EncoderTask) -> "torch.nn.Module":
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise SpecError(f"{folder} cannot be loaded by {task.auto_class}: {' '.join(str(error).split())}") from error
-    return task.wrap(model, folder)
+    return task.wrap(model, pooling)
 
 
-def _embeddings(model: Any, folder: Path) -> "torch.nn.Module":
+def _embeddings(model: Any, pooling: Pooling | None) -> "torch.nn.Module":
     import torch
 
-    by_first_token = _pooling(folder) == "cls"
+    if pooling is None:
+        raise SpecError("an embedding needs to know its pooling")
+    by_first_token, is_normalized = pooling.by_first_token, pooling.is_normalized
 
     class Embeddings(torch.nn.Module):
         def __init__(self) -> None:
@@ -133,12 +136,12 @@ def _embeddings(model: Any, folder: Path) -> "torch.nn.Module":
             else:
                 mask = attention_mask.to(hidden.dtype)[:, :, None]
                 pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1.0)
-            return torch.nn.functional.normalize(pooled, dim=-1)
+            return torch.nn.functional.normalize(pooled, dim=-1) if is_normalized else pooled
 
     return Embeddings()
 
 
-def _classification(model: Any, _folder: Path) -> "torch.nn.Module":
+def _classification(model: Any, _pooling: Pooling | None) -> "torch.nn.Module":
     import torch
 
     class Classification(torch.nn.Module):
@@ -153,7 +156,7 @@ def _classification(model: Any, _folder: Path) -> "torch.nn.Module":
     return Classification()
 
 
-def _token_classification(model: Any, _folder: Path) -> "torch.nn.Module":
+def _token_classification(model: Any, _pooling: Pooling | None) -> "torch.nn.Module":
     import torch
 
     class TokenClassification(torch.nn.Module):
@@ -176,21 +179,8 @@ _TASKS = {
     "ForTokenClassification": EncoderTask(
         "AutoModelForTokenClassification", "logits", CLASSIFIER, _token_classification
     ),
-    "Model": EncoderTask("AutoModel", "sentence_embedding", ENCODER, _embeddings),
+    "Model": EncoderTask("AutoModel", EMBEDDING, ENCODER, _embeddings),
 }
-
-
-def _pooling(folder: Path) -> str:
-    """As sentence-transformers saves it: "cls" or "mean", which is the default too."""
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
-        return "mean"
-    modes = json.loads(path.read_text())
-    if modes.get("pooling_mode_cls_token"):
-        return "cls"
-    if modes.get("pooling_mode_mean_tokens"):
-        return "mean"
-    raise SpecError(f"{path}: only mean and cls pooling are known; write a spec in Python for another")
 
 
 def _max_tokens(config: dict[str, Any]) -> int:
@@ -199,6 +189,12 @@ def _max_tokens(config: dict[str, Any]) -> int:
     return min(512, positions - 2 if config.get("model_type") in ("roberta", "xlm-roberta", "camembert") else positions)
 
 
-def _labels(config: dict[str, Any]) -> tuple[str, ...] | None:
+def _labels(folder: Path, config: dict[str, Any]) -> tuple[str, ...] | None:
     names = config.get("id2label")
-    return tuple(str(names[str(index)]) for index in range(len(names))) if names else None
+    if not names:
+        return None
+    wanted = [str(index) for index in range(len(names))]
+    if not isinstance(names, dict) or (missing := [index for index in wanted if index not in names]):
+        lacks = f"has no name for class {missing[0]}" if isinstance(names, dict) else "is no table"
+        raise SpecError(f"{folder}/config.json: id2label {lacks}: give each class from 0 on one")
+    return tuple(str(names[index]) for index in wanted)

@@ -54,10 +54,17 @@ def read_texts(path: Path | None) -> list[str]:
 
 
 def text_batches(tokenizer_file: Path, texts: list[str], max_tokens: int, max_batch_size: int) -> TextData:
-    """Texts drawn with a fixed seed; the longest, the shortest and a fully masked row as edge cases."""
+    """Texts drawn with a fixed seed; the longest, the shortest and a fully masked row as edge cases.
+
+    Raises:
+        SpecError: `tokenizer_file` is none.
+    """
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    except Exception as error:  # The library raises no narrower one.
+        raise SpecError(f"{tokenizer_file} cannot be read as a tokenizer: {error}") from error
 
     def encode(rows: list[str], num_tokens: int | None = None) -> dict[str, NDArray[np.int64]]:
         tokenizer.enable_truncation(num_tokens or max_tokens)

@@ -233,6 +233,104 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
             load_source(str(folder))
 
 
+def sentence_folder(folder: Path, modules: list[str], pooling: dict[str, Any] | None = None) -> Path:
+    """encoder_folder as sentence-transformers leaves it; `modules` are the classes behind the Transformer."""
+    encoder_folder(folder, "BertModel")
+    paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(modules, 1))]
+    listed = [
+        {"idx": index, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(zip(paths, ["Transformer", *modules], strict=True))
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir()
+    modes = {"pooling_mode_mean_tokens": True} if pooling is None else pooling
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
+    return folder
+
+
+def test_a_sentence_folder_pools_and_normalises_as_its_modules_say(tmp_path: Path, texts: Path) -> None:
+    ids = torch.tensor([[3, 4, 5, 0], [6, 7, 8, 9]])
+    mask = (ids > 0).to(torch.int64)
+    found = {}
+    for name, modules, pooling in (
+        ("bare", None, {}),
+        ("mean", ["Pooling", "Normalize"], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}),
+        ("mean as it is", ["Pooling"], {"pooling_mode": "mean"}),
+        ("first token", ["Pooling"], {"pooling_mode_cls_token": True}),
+    ):
+        folder = tmp_path / name
+        if modules is None:
+            encoder_folder(folder, "BertModel")
+        else:
+            sentence_folder(folder, modules, pooling)
+        with torch.inference_mode():
+            module: Any = load_source(str(folder), Given(data=texts)).load_module()
+            found[name] = module.eval()(ids, mask)
+    as_it_is, lengths = found["mean as it is"], found["mean as it is"].norm(dim=-1, keepdim=True)
+    assert not torch.allclose(lengths, torch.ones_like(lengths))
+    assert torch.equal(found["mean"], found["bare"])
+    assert torch.allclose(found["mean"], as_it_is / lengths)
+    assert not torch.allclose(found["first token"], as_it_is)
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "message"),
+    [
+        (
+            ["Pooling", "Dense", "Normalize"],
+            None,
+            r"modules\.json has a module Dense, export knows Transformer, Pooling,",
+        ),
+        (["Normalize"], None, r"modules\.json has Transformer, Normalize, it must be"),
+        (["Pooling"], {"pooling_mode_max_tokens": True}, r"config\.json: pooling is max, mean or cls alone is known"),
+        (
+            ["Pooling"],
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+            r"pooling is cls and mean, mean or cls alone",
+        ),
+        (["Pooling"], {}, r"pooling is not named"),
+    ],
+)
+def test_an_embedding_that_export_would_get_wrong_is_refused(
+    tmp_path: Path, modules: list[str], pooling: dict[str, Any] | None, message: str
+) -> None:
+    folder = sentence_folder(tmp_path / "tiny", modules, pooling)
+    with pytest.raises(SpecError, match=message):
+        load_source(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("config.json", "{", r"config\.json cannot be read as JSON"),
+        ("config.json", "[]", r"config\.json holds a list, it must be a dict"),
+        ("modules.json", "[{]", r"modules\.json cannot be read as JSON"),
+        ("modules.json", '[{"idx": 0}]', r"modules\.json: a module has no type or no path: {'idx': 0}"),
+        ("modules.json", None, r"has 1_Pooling, but no modules\.json that says how it is used"),
+        ("1_Pooling/config.json", "nothing", r"1_Pooling/config\.json cannot be read as JSON"),
+        ("1_Pooling/config.json", None, r"1_Pooling/config\.json cannot be read as JSON: .*No such file"),
+        ("tokenizer.json", "{}", r"tokenizer\.json cannot be read as a tokenizer"),
+    ],
+)
+def test_a_broken_file_of_a_folder_is_named(
+    tmp_path: Path, texts: Path, file: str, text: str | None, message: str
+) -> None:
+    folder = sentence_folder(tmp_path / "tiny", ["Pooling"])
+    (folder / file).unlink()
+    if text is not None:
+        (folder / file).write_text(text)
+    with pytest.raises(SpecError, match=message):
+        load_source(str(folder), Given(data=texts))
+
+
+def test_a_class_without_a_name_is_named(tmp_path: Path, texts: Path) -> None:
+    folder = encoder_folder(tmp_path / "tiny", "BertForSequenceClassification", id2label={0: "bad", 1: "good"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": {"0": "bad", "2": "good"}}))
+    with pytest.raises(SpecError, match=r"config\.json: id2label has no name for class 1: give each class from 0 on"):
+        load_source(str(folder), Given(data=texts))
+
+
 def test_too_few_texts_are_named(tmp_path: Path) -> None:
     folder = encoder_folder(tmp_path / "tiny", "BertModel")
     (tmp_path / "few.txt").write_text("a\n\nb\n")
