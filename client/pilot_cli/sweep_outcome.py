@@ -25,13 +25,7 @@ def outcome_table(outcome: "Outcome") -> str:
             where = f"{near.trial.knobs}; {near.trial.concurrency} in flight"
             lines.append(f"Nearest: {where}: {outcome.slo.describe(near.figures)}")
     elif outcome.verdict is None:
-        figures, trial = outcome.winner.figures, outcome.winner.trial
-        if figures is not None:
-            rate = f"{_rate(figures.throughput_per_s)} at {trial.concurrency} in flight"
-            if figures.output_tokens_per_s is not None:
-                rate += f", {figures.output_tokens_per_s:.0f} tokens/s"
-            lines.append(f"{trial.knobs}: {rate}, {outcome.slo.describe(figures)}")
-        lines.append(f"Conclusion: {outcome.text}")
+        lines += [_alone_line(outcome), f"Conclusion: {outcome.text}"]
     else:
         verdict = outcome.verdict
         rows = [
@@ -62,6 +56,28 @@ def outcome_table(outcome: "Outcome") -> str:
     if outcome.replicas is not None:
         lines += ["", f"Replicas: {outcome.replicas.text}"]
     return "\n".join(lines)
+
+
+def _alone_line(outcome: "Outcome") -> str:
+    """The winner that was compared with nothing: medians of its confirming rounds, else what the search measured."""
+    side = outcome.answer
+    if side is None:
+        return ""
+    slo, tokens = outcome.slo, _middle(side, "output_tokens_per_s")
+    budgets = ", ".join(f"{budget.name} {budget.text(side.value(budget))}" for budget in slo.budgets)
+    more = "" if tokens is None else f", {tokens:.0f} tokens/s"
+    rounds = f", within the budget in {side.num_kept(slo)} of {len(side.all_rounds)} rounds"
+    return (
+        f"{side.trial.knobs}: {_rate(side.throughput_per_s)} at {side.trial.concurrency} in flight{more}, "
+        f"{budgets}{rounds}"
+    )
+
+
+def _middle(side: "Side", name: str) -> float | None:
+    """The median over the rounds of one of the fields of Figures."""
+    values = [getattr(m.figures, name) for m in side.all_rounds if m.figures]
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _step_lines(outcome: "Outcome") -> list[str]:
@@ -103,15 +119,10 @@ def _token_rows(
     if not any(m.figures and m.figures.output_tokens_per_s for side in sides for m in side.all_rounds):
         return []
 
-    def middle(side: "Side", name: str) -> float | None:
-        values = [getattr(m.figures, name) for m in side.all_rounds if m.figures]
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
-
     return [
-        row("output", lambda side: _number(middle(side, "output_tokens_per_s"), " tokens/s", 0)),
-        row("for one user", lambda side: _number(middle(side, "output_tokens_per_s_per_user"), " tokens/s", 0)),
-        row("goodput", lambda side: _rate(middle(side, "goodput_per_s"))),
+        row("output", lambda side: _number(_middle(side, "output_tokens_per_s"), " tokens/s", 0)),
+        row("for one user", lambda side: _number(_middle(side, "output_tokens_per_s_per_user"), " tokens/s", 0)),
+        row("goodput", lambda side: _rate(_middle(side, "goodput_per_s"))),
     ]
 
 

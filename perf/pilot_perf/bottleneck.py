@@ -18,10 +18,10 @@ from typing import Literal
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf.config_override import apply
-from pilot_perf.confirm import Verdict
 from pilot_perf.ensemble import num_steps
 from pilot_perf.knobs import UNTUNED
 from pilot_perf.measures import Figures, Measurement
+from pilot_perf.proof import Proof
 
 Bound = Literal["client", "queue", "cpu", "transfer", "compute", "nothing"]
 
@@ -123,12 +123,11 @@ class Facts:
 Rule = Callable[[Facts], Bottleneck | None]
 
 
-def last_of_answer(winner: Measurement | None, verdict: Verdict | None) -> Measurement | None:
-    """The last measurement of what should serve: what the verdict on the answer is about."""
-    if verdict is None:
+def last_of_answer(winner: Measurement | None, proof: Proof) -> Measurement | None:
+    """The last measurement of the answer; of a study that is not finished the winner of the search."""
+    if proof.answer is None:
         return winner
-    side = verdict.chosen if verdict.is_a_gain else verdict.untuned
-    return next((m for m in reversed(side.rounds) if m.figures is not None), None)
+    return next((m for m in reversed(proof.answer.all_rounds) if m.figures is not None), None)
 
 
 def bottleneck_as_run(

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pilot_perf.confirm import Verdict, next_confirmation
 from pilot_perf.errors import PerfError
 from pilot_perf.finalists import untuned_trial
 from pilot_perf.measures import Figures, Measurement
+from pilot_perf.proof import next_proof
 from pilot_perf.ratio import Ratio, independent_ratio
-from pilot_perf.search.best import best_kept
 from pilot_perf.side import Side
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Store
+from pilot_perf.winner import winner_of
 
 TOLERANCE = 0.05
 
@@ -105,15 +105,18 @@ def _short(value: Any) -> str:
 
 
 def _sides(store: Store, slo: Slo) -> dict[str, Side]:
-    """What stands for a configuration: its confirming rounds, else its best measurement of the search alone."""
+    """What stands for a configuration: its confirming rounds, else its measurement of the search."""
     searched = store.measurements("search")
-    verdict: Verdict | None = next_confirmation(searched, store.measurements("confirm"), slo).verdict
-    if verdict is not None:
-        return {"untuned": verdict.untuned, "chosen": verdict.chosen if verdict.is_a_gain else verdict.untuned}
+    proof = next_proof(searched, store.measurements("confirm"), slo).proof
+    if proof.verdict is not None and proof.answer is not None:
+        return {"untuned": proof.verdict.untuned, "chosen": proof.answer}
+    if proof.alone is not None:
+        side = proof.alone.side
+        return {"untuned": side, "chosen": side} if side.trial.knobs.is_untuned else {"chosen": side}
     found: dict[str, Side] = {}
     if (untuned := untuned_trial(searched, slo)) is not None:
         found["untuned"] = Side(untuned, tuple(m for m in searched if m.trial.point == untuned.point))
-    if (best := best_kept(searched, slo)) is not None:
+    if (best := winner_of(searched, slo)) is not None:
         found["chosen"] = Side(best.trial, (best,))
     return found
 

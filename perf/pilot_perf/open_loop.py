@@ -26,7 +26,10 @@ MAX_IN_FLIGHT = 1000
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """What came of it. `attempts` in the order in which they were made; the last one kept the budget, or none did."""
+    """What came of it. `attempts` in the order in which they were made; the last two kept the budget, or none did.
+
+    `kept` is the one of these two that used more of it.
+    """
 
     closed_loop_per_s: float
     attempts: tuple[Measurement, ...]
@@ -80,14 +83,20 @@ def problem(figures: Figures, slo: Slo) -> str:
 
 
 def open_loop(knobs: Knobs, closed_loop_per_s: float, slo: Slo) -> Generator[Trial, Measurement, OpenLoop]:
-    """Yields what to measure next; returns the first rate that holds."""
+    """Yields what to measure next; returns the first rate that holds twice, since one window may be a lucky one."""
     attempts: list[Measurement] = []
     for share in SHARES:
-        reason = "does it hold when arrivals do not wait?" if share == 1.0 else f"{share:.0%} of the closed loop's rate"
-        measurement = yield Trial(knobs, MAX_IN_FLIGHT, reason, rate_per_s=round(share * closed_loop_per_s, 3))
-        attempts.append(measurement)
-        if measurement.figures is not None and not problem(measurement.figures, slo):
-            return OpenLoop(closed_loop_per_s, tuple(attempts), measurement)
+        asked = "does it hold when arrivals do not wait?" if share == 1.0 else f"{share:.0%} of the closed loop's rate"
+        held: list[tuple[float, Measurement]] = []
+        for reason in (asked, "it held: once more"):
+            measurement = yield Trial(knobs, MAX_IN_FLIGHT, reason, rate_per_s=round(share * closed_loop_per_s, 3))
+            attempts.append(measurement)
+            if measurement.figures is None or problem(measurement.figures, slo):
+                break
+            held.append((slo.worst_use(measurement.figures), measurement))
+        else:
+            # The one of them that used more of the budget.
+            return OpenLoop(closed_loop_per_s, tuple(attempts), max(held, key=lambda pair: pair[0])[1])
     return OpenLoop(closed_loop_per_s, tuple(attempts), None)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilot_perf.alone import Alone, text_alone
 from pilot_perf.attribution import Attribution
 from pilot_perf.bottleneck import Bottleneck
 from pilot_perf.confirm import Verdict
@@ -11,7 +12,9 @@ from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement
 from pilot_perf.open_loop import OpenLoop
 from pilot_perf.overload import Protection
+from pilot_perf.proof import Proof
 from pilot_perf.replicas import Replicas
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo
 
 
@@ -19,7 +22,8 @@ from pilot_perf.slo import Slo
 class Outcome:
     """What a study came to. `winner` None: nothing keeps the budget; `nearest` is then the closest miss.
 
-    `verdict` is None where there was nothing to compare: the untuned configuration won, or only the load was swept.
+    `verdict` is None where there was nothing to compare: the untuned configuration won, or only the load was swept, or
+    the untuned one could not be measured. Then the winner was confirmed `alone`.
     """
 
     study_file: Path
@@ -39,6 +43,12 @@ class Outcome:
     member_files: Mapping[str, Path] = field(default_factory=dict)
     # What bounds the answer at its load.
     bottleneck: Bottleneck | None = None
+    alone: Alone | None = None
+
+    @property
+    def answer(self) -> Side | None:
+        """What stays or is chosen; None where nothing keeps the budget."""
+        return Proof(self.verdict, self.alone).answer
 
     @property
     def installable(self) -> Knobs | None:
@@ -52,7 +62,7 @@ class Outcome:
         """What should serve: the tuned configuration if it is a proven gain, else the untuned one; None: neither."""
         if self.verdict is not None and self.verdict.is_a_gain:
             return self.verdict.chosen.trial.knobs
-        if self.winner is None:
+        if self.winner is None or (self.verdict is None and not self.winner.trial.knobs.is_untuned):
             return None
         return UNTUNED
 
@@ -60,6 +70,6 @@ class Outcome:
     def text(self) -> str:
         if self.winner is None:
             return f"nothing keeps {self.slo}"
-        if self.verdict is None:
-            return "the untuned configuration is the best that was found"
-        return self.verdict.text
+        if self.verdict is not None:
+            return self.verdict.text
+        return text_alone(self.winner, self.alone)

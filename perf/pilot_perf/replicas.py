@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from pilot_perf.confirm import Verdict
 from pilot_perf.errors import PerfError
-from pilot_perf.measures import Measurement
 from pilot_perf.open_loop import OpenLoop
+from pilot_perf.proof import Proof
 
 # Share of the measured rate that is left free: for bursts, for what a machine loses to others, for a replica that is
 # being restarted.
@@ -35,18 +34,14 @@ class Replicas:
         )
 
 
-def served_within_budget(winner: Measurement | None, verdict: Verdict | None) -> float | None:
-    """What one server was measured to serve within the budget with the configuration that should serve, requests/s."""
-    if verdict is not None and (verdict.is_a_gain or verdict.untuned_keeps):
-        return (verdict.chosen if verdict.is_a_gain else verdict.untuned).throughput_per_s
-    if verdict is None and winner is not None and winner.figures is not None:
-        return winner.figures.throughput_per_s
-    return None
+def served_by_one(proof: Proof, open_loop: OpenLoop | None) -> float | None:
+    """What one server was measured to serve within the budget with the configuration that should serve, requests/s.
 
-
-def served_by_one(winner: Measurement | None, verdict: Verdict | None, open_loop: OpenLoop | None) -> float | None:
-    """The same with arrivals that do not wait, where that was tried; None where no rate of them kept the budget."""
-    return served_within_budget(winner, verdict) if open_loop is None else open_loop.rate_per_s
+    With arrivals that do not wait, where that was tried; None where nothing kept the budget.
+    """
+    if open_loop is not None:
+        return open_loop.rate_per_s
+    return None if proof.serving is None else proof.serving.throughput_per_s
 
 
 def replicas_for(rate_per_s: float, measured_per_s: float) -> Replicas:

@@ -20,12 +20,13 @@ from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.default_space import same_as_installed, space_for
 from pilot_perf.ensemble import Members, ensemble_space, members_of, same_as_installed_members
 from pilot_perf.errors import PerfError
-from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.knobs import Knobs
 from pilot_perf.lifeline import Lifeline
 from pilot_perf.loading import Loader
 from pilot_perf.outcome import Outcome
 from pilot_perf.overload import Protection
-from pilot_perf.replicas import replicas_for, served_by_one, served_within_budget
+from pilot_perf.proof import is_a_comparison
+from pilot_perf.replicas import replicas_for, served_by_one
 from pilot_perf.requests import requests_for
 from pilot_perf.schedule import read_trace
 from pilot_perf.search.best import nearest_miss
@@ -111,18 +112,17 @@ def run(
         )
         try:
             winner = study.search()
-            verdict = None
-            if winner is not None and not winner.trial.knobs.is_untuned:
-                if not store.rows("confirm"):
-                    say("Measuring the untuned and the chosen configuration in turn")
-                verdict = study.confirm()
+            if winner is not None and not store.rows("confirm"):
+                is_comparable = is_a_comparison(winner, store.measurements("search"), request.slo)
+                what = "the untuned and the chosen configuration in turn" if is_comparable else "the answer again"
+                say(f"Measuring {what}, in longer windows")
+            proof = study.prove()
             held = None
-            if request.open_loop and (rate := served_within_budget(winner, verdict)) is not None:
+            if request.open_loop and proof.serving is not None and proof.serving.throughput_per_s is not None:
                 if not store.rows("open_loop"):
                     say("Measuring the answer in an open loop: arrivals that do not wait")
-                knobs = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else UNTUNED
-                held = study.hold_in_open_loop(knobs, rate)
-            attribution, protection = _explain(study, verdict, request, say)
+                held = study.hold_in_open_loop(proof.serving.trial.knobs, proof.serving.throughput_per_s)
+            attribution, protection = _explain(study, proof.verdict, request, say)
         except BaseException:
             # One of ours is about to be stopped.
             if lifeline.server.pid is None and lifeline.server.is_alive():
@@ -132,24 +132,25 @@ def run(
         if len(store.rows()) == known:
             say("The study was complete: nothing was measured now (--fresh measures anew)")
         history = store.measurements("search")
-        warning = None if verdict is None else drift_note(history, verdict)
+        warning = None if proof.verdict is None else drift_note(history, proof.verdict)
         near = nearest_miss(history, request.slo)
-        answer = last_of_answer(winner, verdict)
+        answer = last_of_answer(winner, proof)
         outcome = Outcome(
             study_file,
             request.slo,
             len(store.rows()),
             winner,
             near,
-            verdict,
+            proof.verdict,
             None,
             warning,
             attribution,
             protection,
+            alone=proof.alone,
             open_loop=held,
             bottleneck=None if answer is None else bottleneck_as_run(answer, installed, members, usable_cpus()),
         )
-    if request.rate_per_s is not None and (measured := served_by_one(winner, verdict, held)) is not None:
+    if request.rate_per_s is not None and (measured := served_by_one(proof, held)) is not None:
         outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
     if outcome.verdict is None or outcome.installable is None:
         return outcome

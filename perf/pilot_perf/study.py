@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pilot_client import model_config
 from pilot_perf.attribution import Attribution, next_attribution
 from pilot_perf.bench import Measure
-from pilot_perf.confirm import Verdict, next_confirmation
+from pilot_perf.confirm import Verdict
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
+from pilot_perf.proof import Proof, next_proof
 from pilot_perf.search.drive import next_trial
 from pilot_perf.search.quick import quick
 from pilot_perf.search.space import Space
@@ -74,13 +75,13 @@ class Study:
             )
         return winner_of(history, self.slo)
 
-    def confirm(self) -> Verdict | None:
-        """Measure the winner and the untuned configuration in turn. None where there is nothing to confirm."""
+    def prove(self) -> Proof:
+        """Measure the winner and the untuned configuration in turn; alone where there is nothing to compare it with."""
         searched, confirmed = self.store.measurements("search"), self.store.measurements("confirm")
         while True:
-            step = next_confirmation(searched, confirmed, self.slo)
+            step = next_proof(searched, confirmed, self.slo)
             if step.trial is None:
-                return step.verdict
+                return step.proof
             confirmed.append(self._run("confirm", len(confirmed) + 1, step.trial, CONFIRM_WINDOWS))
 
     def hold_in_open_loop(self, knobs: Knobs, closed_loop_per_s: float) -> OpenLoop | None:

@@ -2,6 +2,7 @@
 
 from html import escape
 
+from pilot_perf.alone import text_alone
 from pilot_perf.ratio import METHOD
 from pilot_perf.report.content import Content
 from pilot_perf.report.html import note, number, table
@@ -27,9 +28,10 @@ def conclusion(content: Content) -> str:
         return f"Nothing keeps {content.slo}."
     if content.verdict is not None:
         return content.verdict.text[0].upper() + content.verdict.text[1:] + "."
-    if content.winner.trial.knobs.is_untuned:
-        return "The untuned configuration is the best that was found."
-    return "The search has found a better configuration; it has not been confirmed yet."
+    if content.alone is None and not content.winner.trial.knobs.is_untuned:
+        return "The search has found a better configuration; it has not been confirmed yet."
+    text = text_alone(content.winner, content.alone)
+    return text[0].upper() + text[1:] + "."
 
 
 def _tiles(content: Content) -> list[tuple[str, str]]:
@@ -41,6 +43,12 @@ def _tiles(content: Content) -> list[tuple[str, str]]:
         tiles.append((f"{number(verdict.chosen.throughput_per_s)}/s", "requests within the budget, chosen"))
         tiles.append((f"{number(verdict.untuned.throughput_per_s)}/s", "requests, untuned"))
         tiles += [(b.text(verdict.chosen.value(b)), f"{b.name} of the chosen; budget {b}") for b in content.slo.budgets]
+    elif content.alone is not None:
+        side = content.alone.side
+        tiles.append((f"{number(side.throughput_per_s)}/s", "requests, when measured again"))
+        tiles += [(b.text(side.value(b)), f"{b.name}; budget {b}") for b in content.slo.budgets]
+        kept = f"{side.num_kept(content.slo)} of {len(side.all_rounds)}"
+        tiles.append((kept, f"rounds within the budget, at {side.trial.concurrency} in flight"))
     elif content.winner is not None and content.winner.figures is not None:
         figures = content.winner.figures
         tiles.append((f"{number(figures.throughput_per_s)}/s", "requests within the budget"))

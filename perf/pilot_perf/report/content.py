@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_client import model_config
+from pilot_perf.alone import Alone
 from pilot_perf.attribution import Attribution, next_attribution
 from pilot_perf.bottleneck import Bottleneck, bottleneck_as_run, last_of_answer
 from pilot_perf.config_override import apply
-from pilot_perf.confirm import Verdict, drift_note, next_confirmation
+from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement
 from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
-from pilot_perf.replicas import Replicas, replicas_for, served_by_one, served_within_budget
+from pilot_perf.proof import Proof, next_proof
+from pilot_perf.replicas import Replicas, replicas_for, served_by_one
 from pilot_perf.search.load import GUARD
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Row, Store
@@ -48,6 +50,8 @@ class Content:
     pareto: list[Point]
     winner: Measurement | None
     verdict: Verdict | None
+    # Where there is nothing to compare: what was confirmed by itself.
+    alone: Alone | None
     warning: str | None
     bottleneck: Bottleneck | None
     attribution: Attribution | None
@@ -127,9 +131,8 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
     rows = store.rows()
     searched = [row.measurement for row in rows if row.phase == "search"]
     winner = winner_of(searched, slo)
-    verdict = None
-    if winner is not None and not winner.trial.knobs.is_untuned:
-        verdict = next_confirmation(searched, store.measurements("confirm"), slo).verdict
+    proof = next_proof(searched, store.measurements("confirm"), slo).proof
+    verdict = proof.verdict
     untuned_config = model_config.parse(store.untuned_config, "the study's config.pbtxt")
     member_configs = {
         name: model_config.parse(text, f"the study's config.pbtxt of {name}")
@@ -142,8 +145,8 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
     installed = None if verdict is None else verdict.chosen.trial.knobs
     if protection is not None and protection.knobs is not None:
         installed = protection.knobs
-    open_loop = _open_loop(store, winner, verdict, slo)
-    served = served_by_one(winner, verdict, open_loop)
+    open_loop = _open_loop(store, proof, slo)
+    served = served_by_one(proof, open_loop)
     return Content(
         model=str(store.conditions["model"]),
         slo=slo,
@@ -153,8 +156,9 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         pareto=pareto_front([point for points in curves.values() for point in points]),
         winner=winner,
         verdict=verdict,
+        alone=proof.alone,
         warning=None if verdict is None else drift_note(searched, verdict),
-        bottleneck=_bottleneck(store, winner, verdict, untuned_config, member_configs),
+        bottleneck=_bottleneck(store, winner, proof, untuned_config, member_configs),
         attribution=attribution,
         open_loop=open_loop,
         protection=protection,
@@ -168,23 +172,22 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
 def _bottleneck(
     store: Store,
     winner: Measurement | None,
-    verdict: Verdict | None,
+    proof: Proof,
     untuned_config: ModelConfig,
     members: Mapping[str, ModelConfig],
 ) -> Bottleneck | None:
-    measurement, cpus = last_of_answer(winner, verdict), store.conditions.get("machine.cpus")
+    measurement, cpus = last_of_answer(winner, proof), store.conditions.get("machine.cpus")
     if measurement is None or not isinstance(cpus, int):
         return None
     return bottleneck_as_run(measurement, untuned_config, members, cpus)
 
 
-def _open_loop(store: Store, winner: Measurement | None, verdict: Verdict | None, slo: Slo) -> OpenLoop | None:
+def _open_loop(store: Store, proof: Proof, slo: Slo) -> OpenLoop | None:
     """None where it was left out or is not finished."""
-    closed_loop_per_s = served_within_budget(winner, verdict)
-    if closed_loop_per_s is None:
+    side = proof.serving
+    if side is None or side.throughput_per_s is None:
         return None
-    knobs = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else UNTUNED
-    return next_open_loop(knobs, closed_loop_per_s, store.measurements("open_loop"), slo).result
+    return next_open_loop(side.trial.knobs, side.throughput_per_s, store.measurements("open_loop"), slo).result
 
 
 def _explained(

@@ -59,7 +59,7 @@ def open_loop(content: Content) -> str:
                 trouble or "holds",
             ]
         )
-        kinds.append("chosen" if measurement == found.kept else "broken")
+        kinds.append("chosen" if measurement == found.kept else "broken" if trouble else "")
     budgets = content.slo.budgets
     head = ["arriving/s", "answered/s", *(budget.name for budget in budgets), "sent late", "result"]
     text = found.text(content.slo)

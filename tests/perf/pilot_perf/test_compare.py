@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from pilot_perf.compare import Comparison, DifferentConditionsError, compare
-from pilot_perf.measures import Measurement, Trial
+from pilot_perf.knobs import UNTUNED
+from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.store import Store
 from pilot_testing.simulated_study import measured, simulated_study
 
+# Requests/s of three rounds; the noisy ones are lower by more than the tolerance, and not surely.
+STEADY, NOISY, SLOWER = (100.0, 101.0, 99.0), (75.0, 101.0, 99.0), (80.0, 80.8, 79.2)
 MakeStudy = Callable[..., Path]
 
 
@@ -87,3 +90,18 @@ def test_other_conditions_are_named_and_compared_only_where_they_are_allowed(
 def test_a_budget_that_nothing_keeps_any_more_is_a_regression(before: Path, make_study: MakeStudy) -> None:
     found = comparison(before, make_study(0.02))
     assert any("none in" in text or "breaks it" in text for text in found.regressions)
+
+
+def test_studies_of_the_load_alone_are_compared_by_their_confirming_rounds(tmp_path: Path) -> None:
+    """Not by one short window each: three rounds have an interval."""
+
+    def study(name: str, rates: tuple[float, ...]) -> Path:
+        with Store.create_or_resume(tmp_path / name, {"slo": "p95:50ms"}, "") as store:
+            for phase, rate in (("search", 100.0), *(("confirm", rate) for rate in rates)):
+                figures = Figures(rate, {"avg": 40.0, "p95": 40.0}, 500, 5.0)
+                store.add(phase, Measurement(Trial(UNTUNED, 4), "measured", figures), 1.0)  # type: ignore[arg-type]
+        return tmp_path / name
+
+    before, noisy, slower = (study(*of) for of in (("a", STEADY), ("b", NOISY), ("c", SLOWER)))
+    assert comparison(before, noisy).regressions == []
+    assert any(text.startswith("untuned: requests/s x 0.80 [") for text in comparison(before, slower).regressions)
