@@ -156,7 +156,12 @@ def _batches(installed: ModelConfig, asked: tuple[int, ...] | None) -> tuple[int
 
 
 def _instances(installed: ModelConfig, cpus: int) -> tuple[int, ...]:
-    """For each GPU where the model is on GPUs: there a few share it, however many cores the machine has."""
+    """For each GPU where the model is on GPUs: there a few share it, however many cores the machine has.
+
+    None for several groups, since it is not clear which of them should change.
+    """
+    if len(installed.instance_group) > 1:
+        return ()
     on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in installed.instance_group)
     return GPU_INSTANCES if on_gpu else _powers_to(cpus)
 

@@ -97,3 +97,13 @@ def test_the_configuration_that_changes_nothing_is_found() -> None:
     installed = parse('name: "m" max_batch_size: 8 instance_group { count: 2 } dynamic_batching { }')
     assert same_as_installed(installed, space) == Knobs(None, 2, None, 8, 0)
     assert same_as_installed(ONNX, space) is None
+
+
+def test_a_model_of_several_instance_groups_is_swept_over_its_other_knobs() -> None:
+    grouped = parse('name: "m" backend: "onnxruntime" max_batch_size: 8 instance_group [{ count: 1 }, { count: 2 }]')
+    space = space_for(grouped, Levels(), 2, None)
+    assert space.instances == ()
+    assert same_as_installed(grouped, space) is None
+    assert any(knobs.max_batch == 32 for knobs in space.configurations())
+    with pytest.raises(KnobError, match="several instance groups"):
+        same_as_installed(grouped, space_for(grouped, Levels(instances=(1, 2)), 2, None))
