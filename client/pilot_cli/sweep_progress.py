@@ -28,7 +28,7 @@ class Watcher:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        from pilot_perf.confirm import NUM_PAIRS
+        from pilot_perf.attempt import NUM_PAIRS
 
         self._slo = slo
         self._totals = {"search": max_measurements, "confirm": 2 * NUM_PAIRS}

@@ -20,11 +20,11 @@ from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Measurement, Trial
-from pilot_perf.ratio import Ratio, paired_ratio
+from pilot_perf.ratio import Ratio
 from pilot_perf.replay import replayed
 from pilot_perf.search.best import best_kept, nearest_miss
 from pilot_perf.search.load import COARSE, climb
-from pilot_perf.side import Side
+from pilot_perf.side import Side, ratio_of
 from pilot_perf.slo import Slo
 
 NUM_ROUNDS = 4
@@ -144,7 +144,7 @@ def attribute(
     sides = [Side(trial, tuple(measured)) for (_, trial), measured in zip(stops, rounds, strict=True)]
     pairs = zip(sides, sides[1:], stops[1:], strict=False)
     return Attribution(
-        tuple(Step(change, before, after, _ratio(before, after)) for before, after, (change, _) in pairs)
+        tuple(Step(change, before, after, ratio_of(before, after)) for before, after, (change, _) in pairs)
     )
 
 
@@ -165,15 +165,6 @@ def _best_load(
     except StopIteration:
         found = best_kept(history, slo) or nearest_miss(history, slo)
         return found.trial if found else None
-
-
-def _ratio(before: Side, after: Side) -> Ratio | None:
-    pairs = [
-        (b.figures.throughput_per_s, a.figures.throughput_per_s)
-        for a, b in zip(before.rounds, after.rounds, strict=True)
-        if a.figures and b.figures
-    ]
-    return paired_ratio([above for above, _ in pairs], [below for _, below in pairs])
 
 
 def next_attribution(

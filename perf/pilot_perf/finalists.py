@@ -5,11 +5,11 @@ failed at load c with u of the budget used   ->  a load of the same configuratio
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pilot_perf.knobs import Knobs
-from pilot_perf.measures import Measurement, Trial
+from pilot_perf.measures import Measurement, Point, Trial
 from pilot_perf.search.best import best_kept, nearest_miss
 from pilot_perf.search.load import GUARD, full_load
 from pilot_perf.slo import Slo
@@ -21,6 +21,8 @@ AT_LIMIT = 0.88
 TARGET = 0.93
 # By how much less it is to use after each further failure, and the least.
 LOWER_BY, LEAST_TARGET = 0.02, 0.75
+# A promise is of a short window: so many times what was delivered, it is clearly more.
+CLEARLY = 1.05
 # By which power of the load throughput is taken to fall where it is not known.
 ELASTICITY = 0.6
 # A load that fills all batches is preferred to one that is at most this much higher.
@@ -49,6 +51,23 @@ def next_candidate(
     """What promises the most throughput among what has not failed; the last one only among what has much room."""
     promises = _promises(history, failures, slo, is_last)
     return max(promises, key=lambda promise: promise[0])[1] if promises else None
+
+
+def next_challenger(
+    history: Sequence[Measurement],
+    failures: Sequence[Failure],
+    tried: Collection[Point],
+    slo: Slo,
+    delivered_per_s: float,
+) -> Trial | None:
+    """What promises the most of what was not tried and promises clearly more than the confirmed one has delivered."""
+    promises = [
+        (promise_per_s, trial)
+        for promise_per_s, trial in _promises(history, failures, slo)
+        if trial.point not in tried and not trial.knobs.is_untuned
+    ]
+    promise_per_s, trial = max(promises, key=lambda promise: promise[0], default=(0.0, None))
+    return trial if promise_per_s > CLEARLY * delivered_per_s else None
 
 
 def next_promise_per_s(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> float:

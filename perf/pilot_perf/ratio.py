@@ -61,6 +61,18 @@ def upper_bound(values: Sequence[float]) -> float:
     return mean(values) + quantile * stdev(values) / math.sqrt(len(values))
 
 
+def further_value_factor(values: Sequence[float]) -> float:
+    """The factor within which one further value lies around the mean of `values`, with 95% confidence.
+
+    Student's t over their logarithms; infinite with fewer than two.
+    """
+    if len(values) < 2:
+        return math.inf
+    freedom = len(values) - 1
+    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    return math.exp(quantile * stdev(map(math.log, values)) * math.sqrt(1 + 1 / len(values)))
+
+
 def is_mostly(num_yes: int, num_all: int) -> bool:
     """Whether more than half of all further rounds would say yes, with 90% confidence (sign test): 4 of 4, 6 of 7."""
     at_least = sum(math.comb(num_all, yes) for yes in range(num_yes, num_all + 1))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pilot_perf.measures import Measurement, Trial
-from pilot_perf.ratio import is_mostly, upper_bound
+from pilot_perf.ratio import Ratio, is_mostly, paired_ratio, upper_bound
 from pilot_perf.slo import Budget, Slo
 
 # Rounds below which their spread says nothing.
@@ -65,3 +65,13 @@ class Side:
             return True
         num_kept = sum(use <= share for use in uses)
         return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, len(self.all_rounds))
+
+
+def ratio_of(below: Side, above: Side) -> Ratio | None:
+    """The throughput of `above` over that of `below`, round by round; a pair with a failed half is left out."""
+    pairs = [
+        (b.figures.throughput_per_s, a.figures.throughput_per_s)
+        for a, b in zip(below.rounds, above.rounds, strict=True)
+        if a.figures and b.figures
+    ]
+    return paired_ratio([rate for rate, _ in pairs], [rate for _, rate in pairs])

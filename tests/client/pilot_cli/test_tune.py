@@ -24,7 +24,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pilot_perf.study.ATTRIBUTION_WINDOWS", WindowPlan(window_ms=300))
     monkeypatch.setattr("pilot_perf.study.OVERLOAD_WINDOWS", WindowPlan(window_ms=400))
     monkeypatch.setattr("pilot_perf.attribution.NUM_ROUNDS", 2)
-    monkeypatch.setattr("pilot_perf.confirm.NUM_PAIRS", 3)
+    monkeypatch.setattr("pilot_perf.attempt.NUM_PAIRS", 3)
     monkeypatch.chdir(tmp_path)
 
 

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from pilot_perf.ratio import paired_ratio
+from pilot_perf.ratio import further_value_factor, paired_ratio
 
 
 def test_equal_pairs_have_ratio_one_and_no_spread() -> None:
@@ -49,3 +49,14 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
         assert ratio.high is not None
         covered += ratio.low <= 1.3 <= ratio.high
     assert 0.935 < covered / 2000 < 0.965
+
+
+def test_a_further_value_lies_within_its_factor_as_often_as_it_says() -> None:
+    rng = random.Random(7)
+    num_within = 0
+    for _ in range(2000):
+        *known, further = (math.exp(rng.gauss(0.0, 0.1)) for _ in range(6))
+        center = math.exp(sum(map(math.log, known)) / 5)
+        num_within += max(further / center, center / further) <= further_value_factor(known)
+    assert 0.93 < num_within / 2000 < 0.97
+    assert further_value_factor([10.0]) == math.inf
