@@ -18,6 +18,7 @@ import torch
 
 from pilot_llm.counter_random import uniform
 from pilot_llm.sample_row import SampleRow
+from pilot_llm.sampling import SamplingParams
 
 # top_p is decided among so many best tokens; only a flatter row takes the next number, or is sorted as a whole.
 _TOP_P_CANDIDATES = (64, 1024)
@@ -50,42 +51,67 @@ def draw(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
 
 
 def draw_on_device(logits: torch.Tensor, rows: Sequence[SampleRow], num_pending: int = 0) -> torch.Tensor:
-    """As `draw`, [R] int64, and nobody waits for the device: the same steps for all rows, whatever each of them needs.
+    """As `draw`, [R] int64, and nobody waits for the device.
 
     `num_pending`: how many of a row's output tokens are not on the host yet.
     """
 
-    def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return sent(torch.tensor(values, dtype=dtype), logits.device).unsqueeze(1)
-
     params = [row.params for row in rows]
-    scaled = logits / column([each.temperature for each in params])
+    scaled = logits / _column([each.temperature for each in params], torch.float32, logits.device)
     scaled -= scaled.amax(dim=-1, keepdim=True)
     if any(each.min_p > 0 for each in params):
-        scaled.masked_fill_(scaled < column([each.min_p for each in params]).log(), float("-inf"))
-    vocab_size = logits.shape[1]
-    top_k = [each.top_k if 0 < each.top_k < vocab_size else vocab_size for each in params]
-    if min(top_k) < vocab_size:
-        # A row without top_k keeps what it has, though the list of the best may be shorter than its vocabulary.
-        longest = max(count for count in top_k if count < vocab_size)
-        last = scaled.topk(longest, dim=-1).values.gather(
-            1, column([min(count, longest) - 1 for count in top_k], torch.int64)
-        )
-        is_limited = column([count < vocab_size for count in top_k], torch.bool)
-        scaled.masked_fill_((scaled < last) & is_limited, float("-inf"))
-    if any(each.top_p < 1 for each in params):
-        ranked = scaled.sort(dim=-1, descending=True).values
-        cumulative = ranked.exp().cumsum(dim=-1, dtype=torch.float64)
-        top_p = column([each.top_p for each in params], torch.float64)
-        place = torch.searchsorted(cumulative, top_p * cumulative[:, -1:]).clamp(max=vocab_size - 1)
-        scaled.masked_fill_((scaled < ranked.gather(1, place)) & (top_p < 1), float("-inf"))
+        min_p = _column([each.min_p for each in params], torch.float32, logits.device)
+        scaled.masked_fill_(scaled < min_p.log(), float("-inf"))
+    if (lowest := _lowest_on_device(scaled, params)) is not None:
+        scaled.masked_fill_(scaled < lowest, float("-inf"))
     numbers = [uniform(row.seed, row.sequence_index, len(row.output_token_ids) + num_pending) for row in rows]
-    return _first_above(scaled.exp_(), column(numbers, torch.float64)).squeeze(1)
+    return _first_above(scaled.exp_(), _column(numbers, torch.float64, logits.device)).squeeze(1)
 
 
 def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     """On the device, without waiting for it to be there."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
+
+
+def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return sent(torch.tensor(values, dtype=dtype), device).unsqueeze(1)
+
+
+def _lowest_on_device(scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
+    """[R, 1]: the last logit that top_k and top_p leave, or None if no row has either.
+
+    Sorted as a whole are only rows whose top_k is not small; of the others, the best.
+    """
+    vocab_size = scaled.shape[1]
+    short = [index for index, each in enumerate(params) if 0 < each.top_k < min(_LARGEST_SHORTLIST, vocab_size)]
+    cut = {index for index, each in enumerate(params) if 0 < each.top_k < vocab_size or each.top_p < 1}
+    lowest = None
+    for chosen in (short, sorted(cut.difference(short))):
+        if not chosen:
+            continue
+        index = sent(torch.tensor(chosen), scaled.device)
+        rows = scaled if len(chosen) == len(params) else scaled.index_select(0, index)
+        if lowest is None:
+            lowest = torch.full((len(params), 1), float("-inf"), device=scaled.device)
+        lowest.index_copy_(0, index, _last_that_stays(rows, [params[place] for place in chosen]))
+    return lowest
+
+
+def _last_that_stays(rows: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """[R, 1]: each row's last logit within its top_k, or, with top_p, the last of those that top_p leaves."""
+    vocab_size = rows.shape[1]
+    counts = [each.top_k if 0 < each.top_k < vocab_size else vocab_size for each in params]
+    longest = max(counts)
+    ranked = rows.topk(longest).values if longest < vocab_size else rows.sort(descending=True).values
+    last = ranked.gather(1, _column([count - 1 for count in counts], torch.int64, rows.device))
+    if all(each.top_p == 1 for each in params):
+        return last
+    # Equal to the last are perhaps more than were ranked: they count too.
+    total = rows.exp().masked_fill_(rows < last, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
+    cumulative = ranked.exp().masked_fill_(ranked < last, 0.0).cumsum(dim=-1, dtype=torch.float64)
+    top_p = _column([each.top_p for each in params], torch.float64, rows.device)
+    place = torch.searchsorted(cumulative, top_p * total).clamp(max=longest - 1)
+    return torch.where(top_p < 1, torch.maximum(ranked.gather(1, place), last), last)
 
 
 def _draw_from_shortlist(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:

@@ -24,8 +24,9 @@ class PendingTokens:
         usable = is_usable(best)
         if drawn := [index for index, row in enumerate(rows) if not row.params.is_greedy]:
             index = sent(torch.tensor(drawn), logits.device)
+            chosen, finite_rows = (logits, usable) if len(drawn) == len(rows) else (logits[index], usable[index])
             # A row that is not finite would be drawn from outside the vocabulary.
-            finite = torch.where(usable.unsqueeze(1), logits, 0.0).index_select(0, index)
+            finite = torch.where(finite_rows.unsqueeze(1), chosen, 0.0)
             self.ids[index] = draw_on_device(finite, [rows[place] for place in drawn], num_pending)
         checked = torch.where(usable, self.ids, -1)
         self._arrived: torch.cuda.Event | None = None

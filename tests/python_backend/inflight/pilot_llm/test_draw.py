@@ -1,5 +1,7 @@
 """The short ways of drawing a token give what the long way gives."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -79,10 +81,18 @@ def test_drawing_without_waiting_for_the_device_gives_the_same_tokens(
     assert draw_on_device(torch.from_numpy(logits), rows).tolist() == draw(torch.from_numpy(logits), rows)
 
 
+KINDS: list[dict[str, object]] = [
+    {},
+    {"top_k": 3},
+    {"top_p": 0.5},
+    {"min_p": 0.2, "top_k": 1300},
+    {"top_k": 20, "top_p": 0.7},
+]
+
+
 def test_rows_of_all_kinds_do_not_change_each_other_on_the_device() -> None:
-    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(4, 900)).astype(np.float32))
-    kinds: list[dict[str, object]] = [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2, "top_k": 700}]
-    rows = [rows_with(4, **params)[index] for index, params in enumerate(kinds)]
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(5, 1500)).astype(np.float32))
+    rows = [rows_with(5, **params)[index] for index, params in enumerate(KINDS)]
     together = draw_on_device(logits, rows).tolist()
     assert together == [draw_on_device(logits[i : i + 1], [row]).item() for i, row in enumerate(rows)]
 
@@ -91,3 +101,27 @@ def test_tokens_that_are_not_on_the_host_yet_count_for_the_random_number() -> No
     logits = torch.zeros(1, 900)
     row = [SampleRow(SamplingParams(), (), [0] * length, seed=3) for length in (5, 6)]
     assert torch.equal(draw_on_device(logits, row[:1], num_pending=1), draw_on_device(logits, row[1:]))
+
+
+def test_only_rows_that_need_it_are_sorted_whole_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_shapes = []
+    sort = torch.Tensor.sort
+
+    def counted(rows: torch.Tensor, **options: Any) -> Any:
+        sorted_shapes.append(tuple(rows.shape))
+        return sort(rows, **options)
+
+    monkeypatch.setattr(torch.Tensor, "sort", counted)
+    rows = [rows_with(5, **params)[index] for index, params in enumerate(KINDS)]
+    draw_on_device(torch.zeros(5, 1500), rows)
+    assert sorted_shapes == [(2, 1500)]  # top_p alone, and a top_k that is not small
+    draw_on_device(torch.zeros(5, 1500), rows_with(5, top_k=50, top_p=0.9))
+    assert len(sorted_shapes) == 1
+
+
+def test_equal_logits_beyond_top_k_count_for_top_p_on_the_device() -> None:
+    logits = torch.zeros(40, 900)
+    rows = rows_with(40, top_k=5, top_p=0.5)  # all 900 are as good as the fifth
+    tokens = draw_on_device(logits, rows).tolist()
+    assert tokens == draw(logits, rows)
+    assert max(tokens) > 500
