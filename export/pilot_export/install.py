@@ -6,10 +6,13 @@
         1/model.fp32.json        its manifest
         .installing-<random>/    while it lasts: new files on their way in, old files in case of a failure
 
-Files are copied into the staging folder first (this is where a disk fills up), then each is renamed over the old one,
-config.pbtxt last. A failure at any point puts the old files back. Triton looks only at folders with a number.
+Files are copied into the staging folder first (this is where a disk fills up) and renamed into place in the order that
+they are given in. A folder that is not there yet, as that of a new version, comes whole, by one rename. A failure at
+any point puts the old files back. A kill leaves each folder whole or absent, and each file old or new; what it leaves
+of the staging folder goes with the next call. Triton looks only at folders with a number.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -55,7 +58,7 @@ def _copy_model(source: Path, target: Path) -> None:
 
 
 def install_files(model_dir: Path, files: Mapping[str, Path | str], removed: Sequence[str] = ()) -> None:
-    """Put `files` (path inside the model's folder -> a file to copy, or text) in place, all or none.
+    """Put `files` (path inside the model's folder -> a file to copy, or text) in place in their order, all or none.
 
     Args:
         removed: paths inside the folder that go away with the same all or none.
@@ -71,7 +74,7 @@ def install_files(model_dir: Path, files: Mapping[str, Path | str], removed: Seq
             shutil.rmtree(left_behind)
         _check_space(model_dir, files)
         staging = Path(tempfile.mkdtemp(dir=model_dir, prefix=STAGING_PREFIX))
-        staged = {name: _stage(staging, index, content) for index, (name, content) in enumerate(files.items())}
+        staged = _stage_all(model_dir, staging, files)
         _swap(model_dir, staging, staged, removed)
     except OSError as error:
         raise InstallError(
@@ -94,41 +97,46 @@ def _check_space(model_dir: Path, files: Mapping[str, Path | str]) -> None:
         )
 
 
-def _stage(staging: Path, index: int, content: Path | str) -> Path:
-    path = staging / f"new-{index}"
+def _stage_all(model_dir: Path, staging: Path, files: Mapping[str, Path | str]) -> dict[str, Path]:
+    """Copies of `files`: what is to be renamed -> the copy, a folder in the place of all the files in a new one."""
+    staged: dict[str, Path] = {}
+    for index, (name, content) in enumerate(files.items()):
+        folder = Path(name).parent
+        if folder != Path() and not (model_dir / folder).exists():
+            room = staged.setdefault(str(folder), staging / f"folder-{index}")
+            room.mkdir(exist_ok=True)
+            _stage(room / Path(name).name, content)
+        else:
+            _stage(copy := staging / f"new-{index}", content)
+            staged[name] = copy
+    return staged
+
+
+def _stage(copy: Path, content: Path | str) -> None:
     if isinstance(content, Path):
-        shutil.copyfile(content, path)
+        shutil.copyfile(content, copy)
     else:
-        path.write_text(content)
-    return path
+        copy.write_text(content)
 
 
 def _swap(model_dir: Path, staging: Path, staged: Mapping[str, Path], removed: Sequence[str]) -> None:
     """Rename everything into place; put everything back if one rename fails."""
-    saved: list[tuple[Path, Path | None]] = []  # (place, the old file's second name or None if there was none)
-    made_dirs: list[Path] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for index, name in enumerate([*staged, *removed]):
-            place = model_dir / name
-            if not place.parent.exists():
-                place.parent.mkdir()
-                made_dirs.append(place.parent)
-            old = staging / f"old-{index}"
+            place, old = model_dir / name, staging / f"old-{index}"
             if place.exists():
                 os.link(place, old)  # the old file stays readable in its place until the very rename
-                saved.append((place, old))
-            else:
-                saved.append((place, None))
+                undo.callback(old.replace, place)
+            elif name in staged:
+                undo.callback(_take_away, place, old)
             if name in staged:
                 staged[name].replace(place)
             else:
                 place.unlink(missing_ok=True)
-    except BaseException:  # Ctrl-C too
-        for place, before in reversed(saved):
-            if before is None:
-                place.unlink(missing_ok=True)
-            else:
-                before.replace(place)
-        for folder in reversed(made_dirs):
-            folder.rmdir()
-        raise
+        undo.pop_all()
+
+
+def _take_away(place: Path, aside: Path) -> None:
+    """A new file or folder, if it got there."""
+    with contextlib.suppress(FileNotFoundError):
+        place.rename(aside)

@@ -13,7 +13,7 @@ from pathlib import Path
 from pilot_base.progress import Say, silent
 from pilot_export import manifest as manifests
 from pilot_export.errors import ExportError, SpecError, VerifyError
-from pilot_export.judging import JUDGED_TARGETS, make_and_judge
+from pilot_export.judging import INSTALLED_TARGETS, make_and_judge
 from pilot_export.plan import plan_installation
 from pilot_export.recipes import BASE, ONNXRUNTIME_CPU, RECIPES, Recipe
 from pilot_export.report import ExportReport, VariantReport, VariantStatus
@@ -51,10 +51,12 @@ def export_model(
         window_s: length of each of the windows in which speed is measured.
 
     Raises:
-        ExportError: a step failed, or fp32 itself is not equal to the original. The repository is as it was.
+        ExportError: a step failed, or fp32 itself is not equal to the original. The repository is as it was, unless
+            the message says that the files are installed.
     """
     start = time.monotonic()
     chosen = _choose(spec, recipes, precisions, force)
+    outcome = "the repository is as it was"
     try:
         build_dir.mkdir(parents=True, exist_ok=True)
         steps = Steps(build_dir, say)
@@ -62,11 +64,16 @@ def export_model(
             make_and_judge(spec, chosen, build_dir, steps, window_s, release, with_torch), force, dry_run
         )
         model_dir = repository / spec.name
+        (build_dir / "reproduce.sh").write_text(_script(spec, repository, chosen, force, release, with_torch))
         with steps.run("plan", f"Comparing with what is in {model_dir}"):
             plan = plan_installation(spec, model_dir, build_dir, variants, _going_in(variants, force))
         if not dry_run:
             with steps.run("install", f"Installing {_listing(variants)} as version {plan.version} in {model_dir}"):
                 plan.apply()
+                # What cannot be written from here on takes nothing back.
+                outcome = (
+                    f"the files are installed as version {plan.version} in {model_dir}, only the report is missing"
+                )
         report = ExportReport(
             model=spec.name,
             spec=spec.source,
@@ -79,11 +86,8 @@ def export_model(
             duration_s=round(time.monotonic() - start, 3),
         )
         (build_dir / "report.json").write_text(json.dumps(asdict(report), indent=2, default=str) + "\n")
-        (build_dir / "reproduce.sh").write_text(_script(spec, repository, chosen, force, release, with_torch))
     except OSError as error:
-        raise ExportError(
-            f"{build_dir} cannot be written: {error.strerror or error}; the repository is as it was"
-        ) from error
+        raise ExportError(f"{build_dir} cannot be written: {error.strerror or error}; {outcome}") from error
     return report
 
 
@@ -100,7 +104,7 @@ def _choose(
                 "`calibration`, batches of real inputs that evaluation does not hold"
             )
     for name in force:
-        if recipes[name].target not in JUDGED_TARGETS:
+        if recipes[name].target not in INSTALLED_TARGETS:
             raise SpecError(
                 f"{name} is made for {recipes[name].target}, and models are installed for {ONNXRUNTIME_CPU}: it stays "
                 "in the build folder, it cannot be forced"
@@ -127,6 +131,8 @@ def _decide(variants: Sequence[VariantReport], force: Sequence[str], dry_run: bo
             if variant.status == "failed gate" and variant.precision in force
             else installed.get(variant.status, variant.status),
         )
+        if variant.target in INSTALLED_TARGETS
+        else variant
         for variant in variants
     )
 
@@ -134,7 +140,12 @@ def _decide(variants: Sequence[VariantReport], force: Sequence[str], dry_run: bo
 def _going_in(variants: Sequence[VariantReport], force: Sequence[str]) -> list[str]:
     """Precisions that are installed, or would be but for a dry run."""
     good = ("passed", "installed", "forced")
-    return [v.precision for v in variants if v.status in good or (v.status == "failed gate" and v.precision in force)]
+    return [
+        variant.precision
+        for variant in variants
+        if variant.target in INSTALLED_TARGETS
+        and (variant.status in good or (variant.status == "failed gate" and variant.precision in force))
+    ]
 
 
 def _listing(variants: Sequence[VariantReport]) -> str:

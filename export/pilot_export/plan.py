@@ -1,4 +1,10 @@
-"""What an installation would change, before it changes anything: the files, and the configuration as a diff."""
+"""What an installation would change, before it changes anything: the files, and the configuration as a diff.
+
+A new version comes whole (install.py). The latest is renewed file by file, each by one rename and before its manifest:
+all files of a version are variants of one graph that passed the gate, so a server that loads it in between serves a
+right one, and one that has loaded keeps the file that it opened. A variant of two files (onnx_files.py) would not
+stand that, so it makes a new version.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +25,11 @@ from pilot_export.versions import GENERATED, kept_config, kept_generated, next_n
 
 @dataclass(frozen=True)
 class Plan:
-    """All changes to `model_dir`, as `install_files` takes them; config.pbtxt is among `files` where it changes."""
+    """All changes to `model_dir`, in their order, as `install_files` takes them.
+
+    config.pbtxt is among `files` where it changes: behind the version that it is for, and before what was generated of
+    it, which alone would make the next merge take the export's news for a person's edits.
+    """
 
     model_dir: Path
     version: int
@@ -58,13 +68,17 @@ def plan_installation(
         ConfigError: config.pbtxt cannot be read.
     """
     graph = next(variant.manifest.graph_sha256 for variant in variants if variant.manifest is not None)
-    version = _version(model_dir, graph)
+    built = {
+        variant.precision: files_of(build_dir / file_name(variant.precision))
+        for variant in variants
+        if variant.precision in going_in
+    }
+    version = _version(model_dir, graph, [file.name for pair in built.values() if len(pair) > 1 for file in pair])
     files: dict[str, Path | str] = {f"{version}/{name}": path for name, path in spec.assets.items()}
     files |= {label_file(output): "".join(f"{name}\n" for name in names) for output, names in spec.labels.items()}
     for variant in variants:
-        if variant.precision in going_in and variant.manifest is not None:
-            built = files_of(build_dir / file_name(variant.precision))
-            files |= {f"{version}/{file.name}": file for file in built}
+        if variant.precision in built and variant.manifest is not None:
+            files |= {f"{version}/{file.name}": file for file in built[variant.precision]}
             files[f"{version}/{manifests.manifest_name(variant.precision)}"] = manifests.write_text(variant.manifest)
     # A broken manifest must not stop the export that would mend it.
     earlier = manifests.read_version(model_dir / str(version), skip_broken=True)
@@ -76,7 +90,7 @@ def plan_installation(
         for name in (m.file, data_file(Path(m.file)).name, manifests.manifest_name(m.precision))
     ]
     served = {m.file for m in earlier if m not in stale} | {Path(name).name for name in files}
-    before, after = _configs(spec, model_dir, build_dir, files)
+    before, after, generated = _configs(spec, model_dir, build_dir)
     check_config(
         after,
         model_dir / CONFIG_FILE,
@@ -90,20 +104,26 @@ def plan_installation(
             files[kept_generated(latest)] = base.read_text()
     if after != before:
         files[CONFIG_FILE] = after
+    if generated is not None:
+        files[GENERATED] = generated
     return Plan(model_dir, version, files, removed, diff(before, after, CONFIG_FILE))
 
 
-def _version(model_dir: Path, graph_sha256: str) -> int:
+def _version(model_dir: Path, graph_sha256: str, pairs: Sequence[str]) -> int:
+    """The latest, if it is of this graph and holds none of `pairs`, the files of variants that have two; else the next.
+
+    Files that are no export of ours are not a version of this graph, nor of another.
+    """
     versions = version_numbers(model_dir)
     if not versions:
         return next_number(model_dir)
-    latest = manifests.read_version(model_dir / str(versions[-1]), skip_broken=True)
-    # Files that are no export of ours are not a version of this graph, nor of another.
-    return versions[-1] if all(m.graph_sha256 == graph_sha256 for m in latest) else next_number(model_dir)
+    latest = model_dir / str(versions[-1])
+    is_other = any(m.graph_sha256 != graph_sha256 for m in manifests.read_version(latest, skip_broken=True))
+    return next_number(model_dir) if is_other or any((latest / name).exists() for name in pairs) else versions[-1]
 
 
-def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path, files: dict[str, Path | str]) -> tuple[str, str]:
-    """config.pbtxt before and after ("" where there is none); what was generated goes into `files` as the next base.
+def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path) -> tuple[str, str, str | None]:
+    """config.pbtxt before and after ("" where there is none), and what was generated: the base of the next merge.
 
     A file of which no export has ever generated a base is a person's own, and stays as it is.
     """
@@ -111,10 +131,8 @@ def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path, files: dict[str
     generated = first_config(spec.name, spec.max_batch_size, signature, spec.labels, parse_extra(spec))
     path, base = model_dir / CONFIG_FILE, model_dir / GENERATED
     if not path.exists():
-        files[GENERATED] = generated
-        return "", generated
+        return "", generated, generated
     before = path.read_text()
     if not base.exists():
-        return before, before
-    files[GENERATED] = generated
-    return before, merge(base.read_text(), before, generated, str(path))
+        return before, before, None
+    return before, merge(base.read_text(), before, generated, str(path)), generated

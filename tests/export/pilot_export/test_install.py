@@ -2,6 +2,9 @@
 
 import os
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +88,50 @@ def test_a_repository_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "repository").touch()
     with pytest.raises(InstallError, match=r"repository.*Not a directory"):
         install_files(tmp_path / "repository" / "m", {"1/model.onnx": "x"})
+
+
+# Installs version 2, and is killed in the rename of the given number.
+KILLED = """
+import os, sys
+from pathlib import Path
+from pilot_export.install import install_files
+
+folder, big, number = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+replace, calls = Path.replace, 0
+
+def counted(self, target):
+    global calls
+    calls += 1
+    if calls == number:
+        os._exit(9)
+    return replace(self, target)
+
+Path.replace = counted
+install_files(folder, {
+    "2/tokenizer.json": "t", "labels.txt": "new labels", "2/model.fp32.onnx": big, "2/model.fp32.json": "m",
+    ".versions/config.1.pbtxt": "old config", "config.pbtxt": "new config",
+})
+"""
+
+
+def test_a_kill_leaves_each_version_whole_or_absent(model_dir: Path, new_file: Path) -> None:
+    whole = {"tokenizer.json": "t", "model.fp32.onnx": "new", "model.fp32.json": "m"}
+    old = contents(model_dir / "1")
+    seen = []
+    for number in range(1, 9):
+        code = subprocess.run([sys.executable, "-c", KILLED, model_dir, new_file, str(number)], timeout=60).returncode
+        assert contents(model_dir / "1") == old
+        assert not (model_dir / "2").exists() or contents(model_dir / "2") == whole
+        seen.append(((model_dir / "2").exists(), (model_dir / "config.pbtxt").read_text()))
+        if code == 0:
+            break
+        assert code == 9
+        shutil.rmtree(model_dir / "2", ignore_errors=True)
+        shutil.rmtree(model_dir / ".versions", ignore_errors=True)
+    assert seen == [
+        *((False, "old config"), (True, "old config"), (True, "old config"), (True, "old config")),
+        (True, "new config"),
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
 from pilot_client.infer import infer
 from pilot_client.model_config import version_numbers
 from pilot_client.repository import load
-from pilot_export import ExportSpec, export_model, load_spec
-from pilot_export.errors import InstallError, SpecError, VerifyError
+from pilot_export import ExportSpec, export_model, load_spec, onnx_files
+from pilot_export.errors import ExportError, InstallError, SpecError, VerifyError
 from pilot_export.install import install_files
 from pilot_export.manifest import read_all
+from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe, Source
 from pilot_export.report import ExportReport
 from pilot_export.versions import Change, roll_back
 from pilot_server.running import RunningServer
+from pilot_testing.onnx_models import graph
 from pilot_testing.specs import Doubler, doubler_spec
 
 EXAMPLE = Path(__file__).parents[3] / "export" / "examples" / "spirals.py"
@@ -33,8 +36,6 @@ def files(folder: Path) -> set[str]:
 
 def write_noise(source: Source, path: Path) -> tuple[str, ...]:
     """A variant whose weights are wrong."""
-    import onnx
-
     model = onnx.load(str(source.fp32_path))
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
@@ -148,8 +149,7 @@ def test_another_forward_over_the_same_weights_is_another_version(tmp_path: Path
 
         return Edited
 
-    versions = [export(doubler_spec(edited(factor)), tmp_path, precisions=[]).version for factor in (1.5, 1.5, 2.5)]
-    assert versions == [1, 1, 2]
+    assert [export(doubler_spec(edited(factor)), tmp_path, precisions=[]).version for factor in (1.5, 2.5)] == [1, 2]
 
 
 def test_a_dry_run_installs_nothing(tmp_path: Path) -> None:
@@ -180,6 +180,41 @@ def test_a_config_that_does_not_fit_leaves_the_repository_as_it_was(tmp_path: Pa
     with pytest.raises(InstallError, match="max_batch_size is 99"):
         export(doubler_spec(), tmp_path, precisions=[])
     assert files(tmp_path / "a repository") == {"doubler/config.pbtxt"}
+
+
+def graph_spec(folder: Path) -> ExportSpec:
+    """The doubler's spec over an ONNX file, which needs no trace; y = x times a weight of 4 x 4."""
+    weight = onnx.numpy_helper.from_array(2 * np.eye(4, dtype=np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    onnx.save(graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])], [weight]), folder / "given.onnx")
+    return doubler_spec(lambda: OnnxOriginal(folder / "given.onnx"), task=None)  # type: ignore[arg-type, return-value]
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_what_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "build" / "report.json").mkdir(parents=True)
+    with pytest.raises(
+        ExportError, match=r"cannot be written: Is a directory; the files are installed as version 1 in"
+    ):
+        export(graph_spec(tmp_path), tmp_path, precisions=[])
+    assert (tmp_path / "a repository" / "doubler" / "1" / "model.fp32.onnx").is_file()
+    (tmp_path / "build" / "reproduce.sh").unlink()
+    (tmp_path / "build" / "reproduce.sh").mkdir()
+    with pytest.raises(ExportError, match=r"cannot be written: Is a directory; the repository is as it was"):
+        export(graph_spec(tmp_path), tmp_path, precisions=[])
+
+
+def test_a_variant_of_two_files_is_not_renewed_in_place(tmp_path: Path) -> None:
+    def split(source: Source, path: Path) -> tuple[str, ...]:
+        data = onnx_files.data_file(path)
+        data.unlink(missing_ok=True)
+        onnx.save(onnx.load(source.fp32_path), path, save_as_external_data=True, location=data.name, size_threshold=0)
+        return ()
+
+    recipes = {"fp32": RECIPES["fp32"], "split": Recipe("split", ONNXRUNTIME_CPU, "two files", split)}
+    for version, precisions in ((1, []), (1, ["split"]), (2, ["split"])):
+        report = export(graph_spec(tmp_path), tmp_path, recipes=recipes, precisions=precisions)
+        assert report.version == version
+    assert "model.split.onnx.data" in files(tmp_path / "a repository" / "doubler" / "2")
 
 
 def test_an_unknown_precision_is_refused_before_any_work(tmp_path: Path) -> None:
