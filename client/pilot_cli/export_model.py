@@ -100,6 +100,7 @@ def command(
       tritonpilot export model ~/models/bge-small-en --data sentences.txt
       tritonpilot export model detector.onnx --data rows.npz --precision int8-static,fp16
     """
+    from pilot_cli.followers import left_behind
     from pilot_client.address import resolve_url
     from pilot_client.repository import load
     from pilot_export.pipeline import export_model
@@ -133,6 +134,9 @@ def command(
         print_json(asdict(report))
     else:
         click.echo(as_text(report))
+        if report.model_dir is not None:
+            for line in left_behind(repository, found.name):
+                click.echo(line)
 
 
 def split_names(values: tuple[str, ...]) -> tuple[str, ...]:

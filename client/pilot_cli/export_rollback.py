@@ -25,6 +25,7 @@ def command(model: str, version: int | None, repository: Path | None, url: str |
     Later versions are set aside in MODEL's folder: --to brings them back. A server goes on with what it has loaded
     until it loads the model again.
     """
+    from pilot_cli.followers import left_behind
     from pilot_client.address import resolve_url
     from pilot_client.repository import load
     from pilot_export.versions import roll_back
@@ -39,5 +40,7 @@ def command(model: str, version: int | None, repository: Path | None, url: str |
     click.echo(f"{model_dir}: version {change.now} in place of {change.before}")
     if change.config_is_restored:
         click.echo(f"config.pbtxt is again as it was with version {change.now}")
+    for line in left_behind(model_dir.parent, model):
+        click.echo(line)
     if url is not None:
         click.echo(f"loaded at {url}")

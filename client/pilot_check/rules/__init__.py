@@ -6,6 +6,7 @@ from pilot_check.finding import Finding
 from pilot_check.model import Model, Surroundings
 from pilot_check.rules.accelerators import check_accelerators
 from pilot_check.rules.backend import check_backend, check_onnxruntime_settings
+from pilot_check.rules.borrowed_version import check_borrowed_version
 from pilot_check.rules.ensemble import check_ensemble
 from pilot_check.rules.ensemble_models import check_ensemble_models
 from pilot_check.rules.folder import check_files, check_labels, check_name, check_weights
@@ -22,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     check_name,
     check_backend,
     check_files,
+    check_borrowed_version,
     check_weights,
     check_labels,
     check_tensors,

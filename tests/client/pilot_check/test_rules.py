@@ -1,6 +1,7 @@
 """What the lint says beyond errors, and where: warnings, notes, files, lines and mends."""
 
 import importlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,21 @@ def test_a_model_of_ours_that_is_not_exported_is_a_note_with_its_command(tmp_pat
     first, second = check_repository(tmp_path)
     assert (first.severity, first.mend) == (Severity.NOTE, "tritonpilot export model minilm")
     assert (second.severity, second.mend) == (Severity.NOTE, "tritonpilot export llm smollm2")
+
+
+def test_a_file_of_another_model_s_older_version_is_a_warning_at_its_line(tmp_path: Path) -> None:
+    config = f'{NATIVE}\ndefault_model_filename: "../../m/1/model.onnx"\ninstance_group {{ count: 1 }}'
+    parameter = '\nparameters { key: "tokenizer" value { string_value: "../../m/1/model.onnx" } }'
+    install(tmp_path, "m", identity("FP32", ["b", 1]), f"{NATIVE} instance_group {{ count: 1 }}")
+    install(tmp_path, "step", None, config)
+    assert check_repository(tmp_path) == []
+    (tmp_path / "step" / "config.pbtxt").write_text(config + parameter)
+    shutil.copytree(tmp_path / "m" / "1", tmp_path / "m" / "3")
+    found = [finding for finding in check_repository(tmp_path) if finding.code == "borrowed-version"]
+    assert [(finding.severity, finding.line) for finding in found] == [(Severity.WARNING, 2), (Severity.WARNING, 4)]
+    assert found[0].message == "opens a file of version 1 of 'm', whose latest is 3"
+    (tmp_path / "step" / "config.pbtxt").write_text(config.replace("m/1/", "m/3/"))
+    assert check_repository(tmp_path) == []
 
 
 @pytest.mark.parametrize(

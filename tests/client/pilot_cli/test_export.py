@@ -57,6 +57,13 @@ def test_a_rollback_says_what_is_served_and_names_what_is_not_there(folder: Path
         (folder / "models" / "m" / version).mkdir(parents=True)
     result = run("rollback", "m", "--repository", "models")
     assert result.stdout == "models/m: version 1 in place of 2\n"
+    (folder / "models" / "step").mkdir()
+    (folder / "models" / "step" / "config.pbtxt").write_text('default_model_filename: "../../m/1/model.onnx"')
+    result = run("rollback", "m", "--repository", "models", "--to", "2")
+    assert result.stdout.splitlines()[1] == (
+        "step still opens version 1: write 2 for it in models/step/config.pbtxt, and load it again"
+    )
+    run("rollback", "m", "--repository", "models")
     assert "has version 1 alone" in str(run("rollback", "m", "--repository", "models").exception)
     assert "there are 1, 2" in str(run("rollback", "m", "--repository", "models", "--to", "9").exception)
 
