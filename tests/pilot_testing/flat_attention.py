@@ -3,9 +3,11 @@
 import numpy as np
 import torch
 
-from pilot_llm.attention import PagedAttention
+from pilot_llm.attention.flat_paged import FlatKernel, FlatPagedAttention
 from pilot_llm.attention.torch_paged import CacheShape, TorchPagedAttention
 from pilot_llm.batch import Batch, SequenceStep, build_batch
+
+CPU = torch.device("cpu")
 
 
 def varlen_by_the_book(
@@ -70,6 +72,10 @@ class RandomSteps:
                 raise ValueError("the test's sequences are too long for its cache")
         return build_batch(steps, self._shape.block_size)
 
+    def skip(self, counts: list[int]) -> None:
+        """Each sequence has so many tokens more, of which the caches know already."""
+        self._lengths = [length + count for length, count in zip(self._lengths, counts, strict=True)]
+
     def heads(self, num_tokens: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
         """Query, key and value."""
         return [
@@ -80,5 +86,39 @@ class RandomSteps:
         ]
 
 
-def reference_attention(shape: CacheShape, dtype: torch.dtype = torch.float32) -> PagedAttention:
-    return TorchPagedAttention(shape, compute_dtype=dtype, cache_dtype=dtype, device=torch.device("cpu"))
+def reference_attention(
+    shape: CacheShape, dtype: torch.dtype = torch.float32, device: torch.device = CPU
+) -> TorchPagedAttention:
+    return TorchPagedAttention(shape, compute_dtype=dtype, cache_dtype=dtype, device=device)
+
+
+def compare(
+    kernel: FlatKernel,
+    shape: CacheShape,
+    num_heads: int,
+    steps: list[list[int]],
+    *,
+    computed: list[int] | None = None,
+    scale: float = 1.0,
+    atol: float = 3e-6,
+    rtol: float = 1e-5,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+) -> None:
+    """Against the reference, step by step; of `computed` tokens of each sequence the cache is full before the first."""
+    flat = FlatPagedAttention(shape, kernel, cache_dtype=dtype, device=device)
+    flat.fill(torch.nan)  # what was never written must not count
+    reference = reference_attention(shape, dtype, device)
+    source = RandomSteps(shape, num_heads, num_sequences=len(steps[0]), scale=scale)
+    if computed is not None:
+        source.skip(computed)
+        for ours, theirs in zip(flat._layers, reference._layers, strict=True):
+            ours[:, :-1] = theirs[:, :-1] = torch.randn(ours[:, :-1].shape).mul_(scale).to(device, dtype)
+    for counts in steps:
+        batch = source.batch(counts)
+        heads = [each.to(device) for each in source.heads(batch.num_tokens, dtype)]
+        for attention in (flat, reference):
+            attention.begin_step(batch)
+        for layer in range(len(shape.windows)):
+            output, expected = (attention.attend(layer, *heads) for attention in (flat, reference))
+            torch.testing.assert_close(output, expected, atol=atol, rtol=rtol)

@@ -36,7 +36,6 @@ def connect_runner(
             cache_dtype=cache_dtype,
             device=device,
             score_rules=model.score_rules,
-            max_model_len=max_model_len,
         )
 
     def connect(num_blocks: int) -> TorchRunner:

@@ -37,7 +37,6 @@ def choose_flat_kernel(
     cache_dtype: torch.dtype,
     device: torch.device,
     score_rules: Sequence[ScoreRule | None],
-    max_model_len: int,
 ) -> FlatKernel | None:
     """None: only the plain one serves this model. Of `shape`, the number of blocks does not matter."""
     if any(rule is not None for rule in score_rules):
@@ -57,7 +56,7 @@ def choose_flat_kernel(
             return "the package triton is not installed"
         from pilot_llm.attention.triton_paged import TritonKernel
 
-        return TritonKernel(max_model_len)
+        return TritonKernel()
 
     kernel = first_that_serves(
         {"torch.nn.attention.varlen": varlen, "a Triton-language kernel": triton},

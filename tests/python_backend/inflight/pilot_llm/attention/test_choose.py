@@ -88,7 +88,6 @@ def test_model_that_changes_its_scores_gets_the_plain_one_and_the_log_says_so(ca
         cache_dtype=torch.bfloat16,
         device=torch.device("cuda"),
         score_rules=(None, ScoreRule(softcap=1.0)),
-        max_model_len=64,
     )
     assert chosen is None
     assert "plain gather attention: the model does something to its scores" in caplog.text

@@ -11,47 +11,20 @@ from pilot_llm.attention.flat_paged import FlatKernel, FlatPagedAttention
 from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.attention.varlen_paged import VarlenKernel, load_varlen, why_not_varlen
 from pilot_llm.batch import SequenceStep, build_batch
-from pilot_testing.flat_attention import RandomSteps, reference_attention, varlen_by_the_book
+from pilot_llm.step_inputs import step_inputs
+from pilot_testing.flat_attention import CPU, RandomSteps, compare, reference_attention, varlen_by_the_book
 
-CPU = torch.device("cpu")
-has_triton = importlib.util.find_spec("triton") is not None
-KERNELS = [
-    "varlen",
-    pytest.param("triton", marks=pytest.mark.skipif(not has_triton, reason="needs the wheel: pip install triton")),
-]
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the wheel triton")
+KERNELS = ["varlen", pytest.param("triton", marks=needs_triton)]
 
 
-def make_kernel(name: str, max_model_len: int = 64) -> FlatKernel:
+def make_kernel(name: str) -> FlatKernel:
     if name == "varlen":
         return VarlenKernel(varlen_by_the_book)
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is defined
     from pilot_llm.attention.triton_paged import TritonKernel
 
-    return TritonKernel(max_model_len)
-
-
-def compare(
-    kernel: FlatKernel,
-    shape: CacheShape,
-    num_heads: int,
-    steps: list[list[int]],
-    *,
-    scale: float = 1.0,
-    atol: float = 3e-6,
-    rtol: float = 1e-5,
-) -> None:
-    flat = FlatPagedAttention(shape, kernel, cache_dtype=torch.float32, device=CPU)
-    flat.fill(torch.nan)  # what was never written must not count
-    reference = reference_attention(shape)
-    source = RandomSteps(shape, num_heads, num_sequences=len(steps[0]), scale=scale)
-    for counts in steps:
-        batch = source.batch(counts)
-        heads = source.heads(batch.num_tokens)
-        for attention in (flat, reference):
-            attention.begin_step(batch)
-        for layer in range(len(shape.windows)):
-            ours, expected = (attention.attend(layer, *heads) for attention in (flat, reference))
-            torch.testing.assert_close(ours, expected, atol=atol, rtol=rtol)
+    return TritonKernel()
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -79,27 +52,45 @@ def test_large_scores_do_not_overflow(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("window", [None, 600])
-def test_long_contexts_are_cut_into_segments_and_joined(name: str, window: int | None) -> None:
-    shape = CacheShape(3 * 70, 16, 1, 16, (window,))
-    compare(make_kernel(name, max_model_len=1100), shape, 2, [[1030, 511, 3], [1, 1, 1], [1, 1, 1]])
+@pytest.mark.parametrize("window", [None, 100, 2050])
+def test_keys_of_long_contexts_are_dealt_to_parts_and_joined(name: str, window: int | None) -> None:
+    """Around the end of a part, of the first round of all parts, and in the middle of another."""
+    shape = CacheShape(3 * 160, 16, 1, 16, (window,))
+    compare(make_kernel(name), shape, 2, [[1, 1, 1], [1, 1, 1], [1, 2, 1]], computed=[127, 2046, 2500])
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_decode_gives_the_same_bits_alone_and_in_company(name: str) -> None:
-    shape = CacheShape(2 * 70, 16, 2, 16, (None,))
+    shape = CacheShape(2 * 140, 16, 2, 16, (None,))
     source = RandomSteps(shape, 4, num_sequences=2)
-    flat = FlatPagedAttention(shape, make_kernel(name, 1100), cache_dtype=torch.float32, device=CPU)
-    prompts = source.batch([700, 1040])
-    flat.begin_step(prompts)
-    flat.attend(0, *source.heads(prompts.num_tokens))
+    flat = FlatPagedAttention(shape, make_kernel(name), cache_dtype=torch.float32, device=CPU)
+    for cache in flat._layers:
+        cache.normal_()
+    source.skip([300, 2100])
     query, key, value = source.heads(2)
     both = source.batch([1, 1])
     flat.begin_step(both)
     together = flat.attend(0, query, key, value)
     blocks = both.block_table[0].tolist()
-    flat.begin_step(build_batch([SequenceStep([0], 700, blocks)], 16))
+    flat.begin_step(build_batch([SequenceStep([0], 300, blocks)], 16))
     assert torch.equal(flat.attend(0, query[:1], key[:1], value[:1]), together[:1])
+
+
+@needs_triton
+def test_decode_of_one_sequence_has_all_parts_at_work_however_long_another_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_kernel("triton")
+    from pilot_llm.attention import triton_paged
+
+    grids = []
+    monkeypatch.setattr(triton_paged, "_launch", lambda grid, *_: grids.append(grid))
+    monkeypatch.setattr(triton_paged, "_join_parts", {(1, 4): lambda *_, **__: None})
+    heads = torch.zeros(1, 4, 8), torch.zeros(200, 16, 2, 8), torch.zeros(200, 16, 2, 8)
+    for context in (2048, 131_072):
+        batch = build_batch([SequenceStep([0], context - 1, range(-(-context // 16)))], 16)
+        triton_paged.TritonKernel()(*heads, step_inputs(batch, CPU), None)
+    assert grids == [(1, 2, 16), (1, 2, 16)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
