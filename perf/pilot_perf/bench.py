@@ -23,7 +23,7 @@ from pilot_perf.errors import (
 )
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
-from pilot_perf.measures import Figures, Measurement, Point, Stages, Trial
+from pilot_perf.measures import Earlier, Figures, Measurement, Point, Stages, Trial
 from pilot_perf.target import Target
 from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load
 
@@ -52,14 +52,16 @@ class Bench:
     _warm: Point | None = None
 
     def measure(self, trial: Trial, plan: WindowPlan) -> Measurement:
+        earlier: list[Earlier] = []
         try:
             self.load(trial.knobs)
             self._warm_up(trial)
-            return self._measure_steady(trial, plan)
+            measurement = self._measure_steady(trial, plan, earlier)
         except (AnalyzerError, KnobError, InputDataError, ClientError) as error:
             is_uncounted = isinstance(error, FailedRequestsError) and not self._counts_failures(trial)
             mend = ERROR_BUDGET if is_uncounted else ""
-            return Measurement(trial, "failed", problem=" ".join(f"{error}{mend}".split()))
+            measurement = Measurement(trial, "failed", problem=" ".join(f"{error}{mend}".split()))
+        return replace(measurement, earlier=tuple(earlier))
 
     def restore(self) -> None:
         """Load the untuned configuration again."""
@@ -143,13 +145,17 @@ class Bench:
             raise problem
         result.append(served)
 
-    def _measure_steady(self, trial: Trial, plan: WindowPlan) -> Measurement:
-        """Measure, longer where there are too few requests, and once more where the windows disagree."""
+    def _measure_steady(self, trial: Trial, plan: WindowPlan, earlier: list[Earlier]) -> Measurement:
+        """Measure, longer where there are too few requests, and once more where the windows disagree.
+
+        What does not count is added to `earlier`.
+        """
         slo, window_ms, problem, attempts = self.loader.slo, plan.window_ms, "", 0
         while attempts < UNSTEADY_ATTEMPTS:
             try:
                 figures = self._measure_once(trial, window_ms)
                 if longer := plan.longer(window_ms, figures.num_requests, slo):
+                    earlier.append(_earlier(figures, "too few requests"))
                     window_ms = longer
                     figures = self._measure_once(trial, window_ms)
             except EmptyWindowsError as error:
@@ -166,6 +172,7 @@ class Bench:
                     f"{figures.num_requests} requests in {figures.window_s:.0f} s are too few for {slo}: "
                     f"about {slo.min_requests} are needed"
                 )
+                earlier.append(_earlier(figures, "too few requests"))
                 break
             problem, attempts = disagreement(figures.window_rates_per_s, figures.num_requests) or "", attempts + 1
             is_closed = trial.rate_per_s is None
@@ -173,9 +180,11 @@ class Bench:
                 problem = contradiction(figures, trial.concurrency) or ""
                 # Once more; that the client cannot keep the load up is a result, and the report says it.
                 if attempts < UNSTEADY_ATTEMPTS and is_below_load(figures, trial.concurrency):
+                    earlier.append(_earlier(figures, "fewer requests in flight than asked for"))
                     continue
             if not problem:
                 return Measurement(trial, "measured", figures)
+            earlier.append(_earlier(figures, "unsteady"))
         return Measurement(trial, "unstable", problem=problem)
 
     def _measure_once(self, trial: Trial, window_ms: int) -> Figures:
@@ -199,6 +208,11 @@ class Bench:
         result: dict[str, ModelStatistics] = {}
         yield result
         result.update({name: statistics.read(url, name).since(earlier) for name, earlier in before.items()})
+
+
+def _earlier(figures: Figures, why: str) -> Earlier:
+    rates = figures.window_rates_per_s
+    return Earlier(why, figures.throughput_per_s, rates, figures.num_requests, figures.window_s)
 
 
 def _with_servers_times(figures: Figures, served: ModelStatistics, members: Mapping[str, ModelStatistics]) -> Figures:

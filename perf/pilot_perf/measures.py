@@ -116,14 +116,36 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What was measured on the way to a measurement and is not in its figures, and why not."""
+
+    why: str
+    throughput_per_s: float
+    window_rates_per_s: tuple[float, ...]
+    num_requests: int
+    window_s: float
+
+    def __str__(self) -> str:
+        rates = ", ".join(f"{rate:.0f}" for rate in self.window_rates_per_s)
+        windows = f" (windows {rates})" if rates else ""
+        return (
+            f"{self.why}: {self.throughput_per_s:.1f}/s{windows}, {self.num_requests} requests in {self.window_s:.1f} s"
+        )
+
+
+@dataclass(frozen=True)
 class Measurement:
-    """A trial and how it ended. `figures` is there exactly where the status is "measured"."""
+    """A trial and how it ended. `figures` is there exactly where the status is "measured".
+
+    `earlier` are the attempts before, in their order: nothing that was measured is lost.
+    """
 
     trial: Trial
     status: Status
     figures: Figures | None = None
     # Why there are no figures; empty where there are.
     problem: str = ""
+    earlier: tuple[Earlier, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.figures is not None) != (self.status == "measured"):

@@ -95,7 +95,9 @@ def run(
     lifeline = Lifeline(server, bench, restart, say)
     member_sources = {name: _source_config(request.model_dir_of(name), config) for name, config in members.items()}
     member_texts = {name: model_config.to_text(config) for name, config in member_sources.items()}
-    with Store.create_or_resume(study_file, conditions, model_config.to_text(source), member_texts) as store:
+    installed_texts = {name: model_config.to_text(config) for name, config in {model: installed, **members}.items()}
+    untuned_text = model_config.to_text(source)
+    with Store.create_or_resume(study_file, conditions, untuned_text, member_texts, installed_texts) as store:
         if known := len(store.rows()):
             say(f"Going on with {study_file}: {known} measurements are there")
         study = Study(

@@ -1,7 +1,7 @@
 """A study in one SQLite file: its conditions, and every measurement, committed as it ends.
 
     study         one row: schema version, conditions (JSON), the untuned config.pbtxt, of an ensemble those of its
-                  members too (JSON, by name)
+                  members too (JSON, by name), and each of them as the server has completed it (JSON, by name)
     measurement   one row per measurement, in the order in which they ended; failed and unstable ones too
 
 Nothing else is stored: winner, ratio and report are computed from these rows. A process killed at any moment loses
@@ -19,13 +19,13 @@ from typing import Any, Literal, Self
 
 from pilot_perf.errors import StudyError
 from pilot_perf.knobs import Knobs
-from pilot_perf.measures import Figures, Measurement, Stages, Trial
+from pilot_perf.measures import Earlier, Figures, Measurement, Stages, Trial
 from pilot_perf.usage import Usage
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _SCHEMA = """
 CREATE TABLE study (schema_version INTEGER NOT NULL, created_at TEXT NOT NULL, conditions TEXT NOT NULL,
-                    untuned_config TEXT NOT NULL, member_configs TEXT NOT NULL);
+                    untuned_config TEXT NOT NULL, member_configs TEXT NOT NULL, installed_configs TEXT NOT NULL);
 CREATE TABLE measurement (
     id INTEGER PRIMARY KEY,
     phase TEXT NOT NULL CHECK (phase IN ('search', 'confirm', 'open_loop', 'attribution', 'overload')),
@@ -37,7 +37,8 @@ CREATE TABLE measurement (
     problem TEXT NOT NULL,
     ended_at TEXT NOT NULL,
     took_s REAL NOT NULL,
-    figures TEXT
+    figures TEXT,
+    earlier TEXT NOT NULL
 );
 """
 
@@ -64,6 +65,7 @@ class Store:
         self.conditions: dict[str, Any] = json.loads(study["conditions"])
         self.untuned_config: str = study["untuned_config"]
         self.member_configs: dict[str, str] = json.loads(study["member_configs"])
+        self.installed_configs: dict[str, str] = json.loads(study["installed_configs"])
         self._connection = connection
 
     @classmethod
@@ -97,7 +99,12 @@ class Store:
 
     @classmethod
     def create_or_resume(
-        cls, path: Path, conditions: Conditions, untuned_config: str, member_configs: Mapping[str, str] | None = None
+        cls,
+        path: Path,
+        conditions: Conditions,
+        untuned_config: str,
+        member_configs: Mapping[str, str] | None = None,
+        installed_configs: Mapping[str, str] | None = None,
     ) -> Self:
         """The study at `path`, new where there is none.
 
@@ -113,7 +120,7 @@ class Store:
                     "or start it anew with --fresh"
                 )
             return store
-        _create(path, conditions, untuned_config, member_configs or {})
+        _create(path, conditions, untuned_config, member_configs or {}, installed_configs or {})
         return cls.open(path)
 
     def add(self, phase: Phase, measurement: Measurement, took_s: float) -> None:
@@ -134,6 +141,7 @@ class Store:
             datetime.now(UTC).isoformat(timespec="milliseconds"),
             took_s,
             None if figures is None else _figures_json(figures),
+            json.dumps([asdict(attempt) for attempt in measurement.earlier]),
         )
         try:
             with self._connection:
@@ -175,7 +183,7 @@ def first_difference(stored: Conditions, now: Conditions) -> str | None:
     return None
 
 
-def _create(path: Path, conditions: Conditions, untuned_config: str, member_configs: Mapping[str, str]) -> None:
+def _create(path: Path, conditions: Conditions, untuned_config: str, *configs: Mapping[str, str]) -> None:
     """Written beside and renamed: a kill leaves no half-made study behind."""
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -185,8 +193,8 @@ def _create(path: Path, conditions: Conditions, untuned_config: str, member_conf
         connection.executescript(_SCHEMA)
         with connection:
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            texts = json.dumps(conditions, sort_keys=True), untuned_config, json.dumps(dict(member_configs))
-            connection.execute("INSERT INTO study VALUES (?, ?, ?, ?, ?)", (SCHEMA_VERSION, now, *texts))
+            texts = json.dumps(conditions, sort_keys=True), untuned_config, *(json.dumps(dict(of)) for of in configs)
+            connection.execute("INSERT INTO study VALUES (?, ?, ?, ?, ?, ?)", (SCHEMA_VERSION, now, *texts))
         connection.close()
         beside.replace(path)
     except (OSError, sqlite3.Error) as error:
@@ -206,7 +214,11 @@ def _row(found: dict[str, Any]) -> Row:
         Knobs.from_dict(json.loads(found["knobs"])), found["concurrency"], found["reason"], found["rate_per_s"]
     )
     figures = None if found["figures"] is None else _read_figures(json.loads(found["figures"]))
-    measurement = Measurement(trial, found["status"], figures, found["problem"])
+    earlier = tuple(
+        Earlier(**{**attempt, "window_rates_per_s": tuple(attempt["window_rates_per_s"])})
+        for attempt in json.loads(found["earlier"])
+    )
+    measurement = Measurement(trial, found["status"], figures, found["problem"], earlier)
     return Row(found["phase"], measurement, found["ended_at"], found["took_s"])
 
 

@@ -47,7 +47,8 @@ def simulated_study(
 ) -> Path:
     """Write the study to `path`: one failed measurement, then every phase to its end."""
     measure = measure or measured
-    with Store.create_or_resume(path, {**CONDITIONS, **(conditions or {})}, CONFIG) as store:
+    installed = {str(CONDITIONS["model"]): CONFIG}
+    with Store.create_or_resume(path, {**CONDITIONS, **(conditions or {})}, CONFIG, None, installed) as store:
         failed = Trial(Knobs("int8", 2, 2, 8, 0), 7, "to see a failure")
         store.add("search", Measurement(failed, "failed", problem="did not <load>"), 1.0)
         for knobs in CONFIGURATIONS:

@@ -142,9 +142,10 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
     statistics = slo.statistics_of("latency_ms")
     measure = statistics[0] if statistics else "p95"
     curves = _curves(searched, measure, slo)
-    installed = None if verdict is None else verdict.chosen.trial.knobs
+    # What stays is shown with no difference.
+    to_install = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else None
     if protection is not None and protection.knobs is not None:
-        installed = protection.knobs
+        to_install = protection.knobs
     open_loop = _open_loop(store, proof, slo)
     served = served_by_one(proof, open_loop)
     return Content(
@@ -158,28 +159,25 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         verdict=verdict,
         alone=proof.alone,
         warning=None if verdict is None else drift_note(searched, verdict),
-        bottleneck=_bottleneck(store, winner, proof, untuned_config, member_configs),
+        bottleneck=_bottleneck(store, winner, proof),
         attribution=attribution,
         open_loop=open_loop,
         protection=protection,
         replicas=None if rate_per_s is None or served is None else replicas_for(rate_per_s, served),
-        config_diff="" if installed is None else config_diff(untuned_config, installed, member_configs),
+        config_diff="" if to_install is None else config_diff(untuned_config, to_install, member_configs),
         conditions=store.conditions,
         created_at=store.created_at,
     )
 
 
-def _bottleneck(
-    store: Store,
-    winner: Measurement | None,
-    proof: Proof,
-    untuned_config: ModelConfig,
-    members: Mapping[str, ModelConfig],
-) -> Bottleneck | None:
+def _bottleneck(store: Store, winner: Measurement | None, proof: Proof) -> Bottleneck | None:
+    """By what the server has made of each config.pbtxt: a file may leave the number of instances to it."""
     measurement, cpus = last_of_answer(winner, proof), store.conditions.get("machine.cpus")
-    if measurement is None or not isinstance(cpus, int):
+    configs = {name: model_config.parse(text, f"{name}, installed") for name, text in store.installed_configs.items()}
+    installed = configs.pop(str(store.conditions["model"]), None)
+    if measurement is None or installed is None or not isinstance(cpus, int):
         return None
-    return bottleneck_as_run(measurement, untuned_config, members, cpus)
+    return bottleneck_as_run(measurement, installed, configs, cpus)
 
 
 def _open_loop(store: Store, proof: Proof, slo: Slo) -> OpenLoop | None:

@@ -215,9 +215,10 @@ def measurements(content: Content) -> str:
     for row_number, row in enumerate(content.rows, start=1):
         trial, figures = row.measurement.trial, row.measurement.figures
         cells: list[Any] = [row_number, row.phase.replace("_", " "), content.name_of(trial.knobs), load_of(row)]
+        before = "".join(f" Before: {attempt}." for attempt in row.measurement.earlier)
         if figures is None:
             cells += [""] * (len(names) + len(extra) + 5)
-            cells += [f"{row.measurement.status}: {row.measurement.problem}", trial.reason]
+            cells += [f"{row.measurement.status}: {row.measurement.problem}{before}", trial.reason]
             kinds.append("failed")
         else:
             kept = content.slo.is_kept(figures)
@@ -225,14 +226,17 @@ def measurements(content: Content) -> str:
             cells += [budget.text(budget.value(figures)) for budget in extra]
             cells += [number(figures.stages.mean_batch if figures.stages else None, 1), _utilisation(content, figures)]
             cells += [number(figures.window_s, 1), figures.num_requests]
-            cells += ["keeps the budget" if kept else "breaks the budget", trial.reason]
+            cells += [f"{'keeps' if kept else 'breaks'} the budget{before and f'.{before}'}", trial.reason]
             kinds.append("" if kept else "broken")
         rows.append(cells)
     numbers = (0, *range(4, 9 + len(names) + len(extra)))
     return (
         f"<details><summary>All {len(rows)} measurements</summary>"
         + table(head, rows, kinds, numbers)
-        + note("In the order in which they were made. The window is all windows of the measurement together.")
+        + note(
+            "In the order in which they were made. The window is all windows of the measurement together. What was "
+            "measured before, too short or unsteady, stands beside the result and is in none of the numbers."
+        )
         + "</details>"
     )
 

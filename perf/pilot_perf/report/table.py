@@ -53,6 +53,7 @@ def _line(content: Content, number: int, row: Row) -> dict[str, object]:
         "ended_at": row.ended_at,
         "reason": trial.reason,
         "problem": row.measurement.problem,
+        "earlier": "; ".join(map(str, row.measurement.earlier)),
     }
 
 

@@ -259,7 +259,7 @@ def test_a_kill_9_in_mid_sweep_leaves_no_server_and_the_same_command_goes_on(tmp
     assert 2 <= len(before) <= 3
     second = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert second.stderr is not None
-    made = next(line for line in second.stderr if re.match(r" *\[[a-z_]+ \d+\]", line))
+    made = next((line for line in second.stderr if re.match(r" *\[[a-z_]+ \d+\]", line)), "nothing")
     second.send_signal(signal.SIGINT)
     second.communicate()
     assert f"[search {len(before) + 1}]" in made or "[confirm 1]" in made

@@ -10,7 +10,7 @@ import pytest
 
 from pilot_perf.errors import StudyError
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Figures, Measurement, Stages, Trial
+from pilot_perf.measures import Earlier, Figures, Measurement, Stages, Trial
 from pilot_perf.store import Store, first_difference
 from pilot_perf.usage import Usage
 
@@ -42,6 +42,22 @@ def test_the_configurations_of_members_are_kept_too(tmp_path: Path) -> None:
     Store.create_or_resume(tmp_path / "s.sqlite", CONDITIONS, 'name: "m"', members).close()
     with Store.open(tmp_path / "s.sqlite") as store:
         assert store.member_configs == members
+
+
+def test_the_configurations_that_the_server_has_completed_are_kept_beside_the_files(tmp_path: Path) -> None:
+    installed = {"m": 'name: "m" instance_group { count: 2 }'}
+    Store.create_or_resume(tmp_path / "s.sqlite", CONDITIONS, 'name: "m"', None, installed).close()
+    with Store.open(tmp_path / "s.sqlite") as store:
+        assert store.installed_configs == installed
+
+
+def test_attempts_before_a_measurement_are_kept_with_it(tmp_path: Path) -> None:
+    earlier = (Earlier("unsteady", 150.0, (100.0, 200.0), 300, 2.0), Earlier("too few requests", 9.0, (), 9, 1.0))
+    rows = [replace(MEASURED, earlier=earlier), replace(FAILED, earlier=earlier[:1])]
+    with make(tmp_path / "s.sqlite") as store:
+        for row in rows:
+            store.add("confirm", row, 1.0)
+        assert store.measurements("confirm") == rows
 
 
 def test_figures_without_stages_and_cpu_stay_without(tmp_path: Path) -> None:
@@ -131,7 +147,7 @@ def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
     with connection:
         connection.execute("UPDATE study SET schema_version = 1")
     connection.close()
-    with pytest.raises(StudyError, match="schema version 1, this is version 3"):
+    with pytest.raises(StudyError, match="schema version 1, this is version 4"):
         Store.open(tmp_path / "s.sqlite")
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from pilot_client import model_config
 from pilot_perf.errors import StudyError
-from pilot_perf.knobs import Knobs
-from pilot_perf.measures import Measurement, Trial
+from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.measures import Earlier, Figures, Measurement, Stages, Trial
+from pilot_perf.proof import next_proof
 from pilot_perf.report import ReportFiles, write_report
 from pilot_perf.report.content import Point, config_diff, content_of, pareto_front
+from pilot_perf.slo import parse_slo
 from pilot_perf.store import Store
 from pilot_testing.simulated_study import CONFIG, simulated_study
 
@@ -150,6 +152,51 @@ def test_a_study_that_is_not_finished_is_reported_as_such(study: Path, tmp_path:
             part.add("search", row.measurement, row.took_s)
     html = write_report(tmp_path / "s", tmp_path).html.read_text()
     assert "it has not been confirmed yet" in html
+
+
+def figures(rate: float = 100.0) -> Figures:
+    """Two instances, each 50 batches/s of 19 ms: busy 95%."""
+    return Figures(rate, {"avg": 40.0, "p95": 45.0}, 500, 5.0, Stages(20.0, 0.5, 18.0, 0.5, 1.0))
+
+
+def test_what_bounds_it_is_told_of_the_instances_that_ran_and_not_of_those_in_the_file(tmp_path: Path) -> None:
+    """A file without instance_group has as many as the server starts: two on CPUs."""
+    conditions, source = {"model": "m", "slo": "p95:50ms", "machine.cpus": 64}, 'name: "m" backend: "python"'
+    installed = {"m": f"{source} instance_group {{ count: 2 kind: KIND_CPU }}"}
+    with Store.create_or_resume(tmp_path / "s", conditions, source, None, installed) as store:
+        store.add("search", Measurement(Trial(UNTUNED, 4), "measured", figures()), 1.0)
+        found = content_of(store).bottleneck
+    assert found is not None
+    assert found.bound == "compute"
+    assert "2 instances are busy 95% of the time" in found.evidence
+
+
+def test_a_configuration_that_does_not_replace_the_untuned_one_is_no_difference_to_install(tmp_path: Path) -> None:
+    with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:50ms"}, 'name: "m"') as store:
+        for knobs, rate in ((UNTUNED, 100.0), (Knobs(instances=2), 101.0)):
+            store.add("search", Measurement(Trial(knobs, 4), "measured", figures(rate)), 1.0)
+        number = 0
+        while True:
+            step = next_proof(store.measurements("search"), store.measurements("confirm"), parse_slo(["p95:50ms"]))
+            if step.trial is None:
+                break
+            rate, number = 100.0 + 7 * (number % 3), number + 1
+            store.add("confirm", Measurement(step.trial, "measured", figures(rate)), 1.0)
+        content = content_of(store)
+    assert content.verdict is not None
+    assert not content.verdict.is_a_gain
+    assert content.config_diff == ""
+    assert "The chosen configuration" not in write_report(tmp_path / "s", tmp_path).html.read_text()
+
+
+def test_an_attempt_that_does_not_count_stands_beside_its_measurement(tmp_path: Path) -> None:
+    earlier = (Earlier("unsteady", 150.0, (100.0, 200.0), 300, 2.0),)
+    with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:50ms"}, 'name: "m"') as store:
+        store.add("search", Measurement(Trial(UNTUNED, 4), "measured", figures(), earlier=earlier), 1.0)
+    files = write_report(tmp_path / "s", tmp_path)
+    text = "unsteady: 150.0/s (windows 100, 200), 300 requests in 2.0 s"
+    assert text in files.html.read_text()
+    assert next(csv.DictReader(files.csv.read_text().splitlines()))["earlier"] == text
 
 
 def test_a_study_of_failures_alone_is_still_a_report(tmp_path: Path) -> None:
