@@ -42,11 +42,12 @@ def _why_not_this_machine() -> str | None:
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     try:
-        from pilot_llm.kernels.features import MISSING
+        from pilot_llm.kernels.features import IS_HOST, MISSING
     except ImportError as error:
         return f"numba does not work here: {error}"
     if MISSING:
-        return f"the CPU lacks {', '.join(MISSING)}"
+        cpu = "the CPU" if IS_HOST else "the CPU that Numba is told to compile for (NUMBA_CPU_NAME, ...)"
+        return f"{cpu} lacks {', '.join(MISSING)}"
     from pilot_llm.kernels.threads import load_openmp
 
     return load_openmp()
