@@ -41,8 +41,8 @@ def load_openmp() -> str | None:
             del os.environ[_SPIN_NAME]
     if before is None and loaded_before and loaded_gomp(_MAPS.read_text()) == loaded_before:
         _log.warning(
-            "the kernels share an OpenMP runtime that was loaded before them (%s): their threads wait for milliseconds in "
-            "a loop between two kernels, and take the CPU from others. Set %s=%s in the server's environment",
+            "the kernels share an OpenMP runtime that was loaded before them (%s): their threads wait for milliseconds "
+            "in a loop between two kernels, and take the CPU from others. Set %s=%s in the server's environment",
             *(", ".join(loaded_before), _SPIN_NAME, _SPIN_COUNT),
         )
     numba.config.THREADING_LAYER = "omp"
