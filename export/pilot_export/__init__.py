@@ -2,7 +2,8 @@
 
     spec.py         what a person says about the model            spec_check.py  what it lacks
     sources/        specs of model folders and files              samples/       the models that TritonPilot ships
-    pipeline.py     the steps in order                            judging.py     makes and judges the variants
+    pipeline.py     the steps in order                            making.py      makes the variants
+    judging.py      what each is worth                            onnx_original.py  an ONNX file in a module's place
     trace.py        PyTorch -> fp32 ONNX                          recipes/       fp32 ONNX -> other precisions
     verify.py       original against variant, real data           measures.py    cosine, agreement, paired interval
     speed.py        rows/s side by side                           gate.py        may it be installed? (pure)

@@ -1,37 +1,36 @@
-"""Makes the variants in the build folder and judges each: quality against the original, and speed side by side.
+"""Judges each variant: quality against the original, and speed side by side.
 
 A variant for other hardware is compared with the original as far as a CPU can, and never timed: it is "built,
-unjudged" and stays in the build folder.
+unjudged" and stays in the build folder. Where that hardware is there, its TensorRT plan is what is compared, and timed
+next to a plan of fp32.
 """
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pilot_export import manifest as manifests
 from pilot_export.config_file import graph_signature
-from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError, VerifyError
+from pilot_export.errors import SpecError, TensorRtError, VerifyError
 from pilot_export.gate import judge
+from pilot_export.making import SCRATCH, Variant, load_original, make_variants
 from pilot_export.measures import Quality
 from pilot_export.onnx_files import size_bytes
 from pilot_export.onnx_original import SAYS, OnnxOriginal
-from pilot_export.recipes import ANY, BASE, GPU, ONNXRUNTIME_CPU, TENSORRT, Recipe, Source, file_name
+from pilot_export.recipes import ANY, BASE, ONNXRUNTIME_CPU, Recipe, file_name
 from pilot_export.report import VariantReport, VariantStatus
 from pilot_export.spec import ExportSpec
-from pilot_export.speed import Speed, measure_speeds
+from pilot_export.speed import Speed, measure_calls, measure_speeds
 from pilot_export.steps import Steps
-from pilot_export.tensorrt.prove import prove
+from pilot_export.tensorrt.prove import base_runner
 from pilot_export.torch_package import write_packages
-from pilot_export.trace import check_valid, trace_to_onnx
 from pilot_export.verify import Reference, Run, compare, onnx_runner, original_runner, run_reference
 
-# What this process can measure is ONNX Runtime's CPU provider.
-JUDGED_TARGETS = (ANY, ONNXRUNTIME_CPU)
-# Intermediate graphs, each as large as the model; gone when all is judged.
-SCRATCH = "scratch"
+# What is installed: this project serves ONNX Runtime on a CPU.
+INSTALLED_TARGETS = (ANY, ONNXRUNTIME_CPU)
 
 
 def make_and_judge(
@@ -52,30 +51,27 @@ def make_and_judge(
         ExportError: the original cannot be loaded, traced or run.
     """
     with steps.run("load", f"Loading {spec.name}"):
-        module = _load(spec)
-    paths, not_made, notes = _make_variants(spec, module, chosen, build_dir, steps, release)
+        module = load_original(spec)
+    made, not_made = make_variants(spec, module, chosen, build_dir, steps, release)
     num_rows = sum(len(next(iter(batch.values()))) for batch in spec.evaluation)
     with steps.run("reference", f"Running the original on real data (judged on {num_rows:,} rows)"):
         reference = run_reference(spec, original_runner(spec, module))
+    notes = {precision: variant.notes for precision, variant in made.items()}
     if with_torch:
-        notes[BASE] += _torch_files(spec, module, reference, paths[BASE], build_dir, steps)
+        notes[BASE] += _torch_files(spec, module, reference, build_dir, steps)
     judged = {}
-    for recipe in (recipe for recipe in chosen if recipe.precision in paths):
-        precision = recipe.precision
+    for precision, variant in list(made.items()):
         try:
             with steps.run(f"verify-{precision}", f"Comparing {precision} with the original"):
-                run = variant_runner(recipe, paths[precision], build_dir / SCRATCH)
-                judged[precision] = compare(spec, reference, run)
-        except VerifyError as error:
+                judged[precision] = _compare(spec, reference, variant, build_dir / SCRATCH)
+        except (TensorRtError, VerifyError) as error:
             if precision == BASE:
                 raise
             not_made[precision] = str(error)
-            del paths[precision]
-    timed = {r.precision: paths[r.precision] for r in chosen if r.precision in paths and r.target in JUDGED_TARGETS}
+            del made[precision]
     shutil.rmtree(build_dir / SCRATCH)
-    with steps.run("speed", "Measuring the variants side by side"):
-        speeds = measure_speeds(spec, timed, window_s)
-    origin = manifests.origin(spec, module, paths[BASE])
+    speeds, not_timed = _speeds(spec, made, build_dir, steps, window_s)
+    origin = manifests.origin(spec, module, build_dir / file_name(BASE))
     if isinstance(module, OnnxOriginal):
         notes[BASE] = (SAYS, *notes[BASE])
     return tuple(
@@ -83,91 +79,33 @@ def make_and_judge(
         if recipe.precision in not_made
         else _row(
             spec,
-            recipe,
-            paths[recipe.precision],
+            made[recipe.precision],
             *judged[recipe.precision],
             speeds.get(recipe.precision),
             origin,
-            notes[recipe.precision],
+            (*notes[recipe.precision], *not_timed.get(recipe.precision, ())),
         )
         for recipe in chosen
     )
 
 
-def _load(spec: ExportSpec) -> Any:
-    import torch
-
-    try:
-        module = spec.load_module()
-    except SpecError:
-        raise
-    except Exception as error:
-        raise SpecError(f"load_module() failed: {type(error).__name__}: {error}") from error
-    if isinstance(module, OnnxOriginal):
-        return module
-    if not isinstance(module, torch.nn.Module):
-        raise SpecError(f"load_module() returned {type(module).__name__}, not a torch.nn.Module")
-    return module.eval()
-
-
-def _torch_files(
-    spec: ExportSpec, module: Any, reference: Reference, fp32_path: Path, build_dir: Path, steps: Steps
-) -> tuple[str, ...]:
+def _torch_files(spec: ExportSpec, module: Any, reference: Reference, build_dir: Path, steps: Steps) -> tuple[str, ...]:
     if isinstance(module, OnnxOriginal):
         raise SpecError("an ONNX file has no PyTorch module to write: leave --torch out")
     with steps.run("torch", "Writing the module as a torch.export package and as TorchScript"):
-        packages = write_packages(spec, module, reference, graph_signature(fp32_path), build_dir)
+        signature = graph_signature(build_dir / file_name(BASE))
+        packages = write_packages(spec, module, reference, signature, build_dir)
     return tuple(
         f"{package.kind} in {package.folder}, differs by at most {package.max_abs_error:.1e}" for package in packages
     )
 
 
-def _make_variants(
-    spec: ExportSpec, module: Any, chosen: Sequence[Recipe], build_dir: Path, steps: Steps, release: str
-) -> tuple[dict[str, Path], dict[str, str], dict[str, tuple[str, ...]]]:
-    """The files by precision, why others could not be made, and what the recipes noted."""
-    paths: dict[str, Path] = {BASE: build_dir / file_name(BASE)}
-    not_made: dict[str, str] = {}
-    notes: dict[str, tuple[str, ...]] = {BASE: ()}
-    with steps.run("trace", "Tracing it to an ONNX graph"):
-        trace_to_onnx(spec, module, paths[BASE], release=release)
-    scratch = build_dir / SCRATCH
-    scratch.mkdir(exist_ok=True)
-    for recipe in chosen:
-        if recipe.make is None:
-            continue
-        path = build_dir / file_name(recipe.precision)
-        try:
-            with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
-                notes[recipe.precision] = make_variant(recipe, Source(spec, paths[BASE], scratch), path)
-            if recipe.target in (GPU, TENSORRT):
-                with steps.run(f"tensorrt-{recipe.precision}", f"Having TensorRT build {recipe.precision}"):
-                    notes[recipe.precision] += prove(spec, recipe.precision, path, release)
-            paths[recipe.precision] = path
-        except (TensorRtError, VariantError) as error:
-            not_made[recipe.precision] = str(error)
-    return paths, not_made, notes
-
-
-def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
-    """Write the variant of `recipe` to `path`; gives what the recipe noted.
-
-    Raises:
-        VariantError: the library that makes it failed, or what it made is not valid ONNX.
-    """
-    if recipe.make is None:
-        raise VariantError(f"{recipe.precision} is the traced graph itself")
-    path.unlink(missing_ok=True)
-    try:
-        notes = tuple(recipe.make(source, path))
-        check_valid(path)
-    except OSError:
-        raise
-    except TraceError as error:
-        raise VariantError(f"{recipe.precision}: {error}") from error
-    except Exception as error:
-        raise VariantError(f"{recipe.precision} cannot be made: {type(error).__name__}: {error}") from error
-    return notes
+def _compare(
+    spec: ExportSpec, reference: Reference, variant: Variant, scratch: Path
+) -> tuple[Quality, tuple[str, ...]]:
+    if variant.proof is not None and variant.proof.run is not None:
+        return compare(spec, reference, variant.proof.run, num_threads=1)
+    return compare(spec, reference, variant_runner(variant.recipe, variant.path, scratch))
 
 
 def variant_runner(recipe: Recipe, path: Path, scratch: Path) -> Run:
@@ -188,18 +126,40 @@ def variant_runner(recipe: Recipe, path: Path, scratch: Path) -> Run:
     return onnx_runner(twin)
 
 
+def _speeds(
+    spec: ExportSpec, made: Mapping[str, Variant], build_dir: Path, steps: Steps, window_s: float
+) -> tuple[dict[str, Speed], dict[str, tuple[str, ...]]]:
+    """The speed of each variant on its own hardware, where that is here; notes on those that could not be timed."""
+    timed = {name: variant.path for name, variant in made.items() if variant.recipe.target in INSTALLED_TARGETS}
+    with steps.run("speed", "Measuring the variants side by side"):
+        speeds = measure_speeds(spec, timed, window_s)
+    plans = {
+        name: variant.proof.run for name, variant in made.items() if variant.proof is not None and variant.proof.run
+    }
+    if not plans:
+        return speeds, {}
+    try:
+        with steps.run("speed-gpu", "Measuring the plans next to one of fp32"):
+            base = base_runner(spec, build_dir / file_name(BASE))
+            of_plans = measure_calls(spec, {BASE: base, **plans}, 1, window_s)
+    except TensorRtError as error:
+        return speeds, dict.fromkeys(plans, (f"not timed, since there is no plan of fp32 beside it: {error}",))
+    return speeds | {name: of_plans[name] for name in plans}, {}
+
+
 def _row(
     spec: ExportSpec,
-    recipe: Recipe,
-    path: Path,
+    variant: Variant,
     quality: Quality,
     edge_failures: tuple[str, ...],
     speed: Speed | None,
     origin: manifests.Origin,
     notes: tuple[str, ...],
 ) -> VariantReport:
+    recipe, path = variant.recipe, variant.path
     speedup = speed.speedup if speed is not None and recipe.precision != BASE else None
     reasons = judge(quality, speedup, spec.thresholds, is_exact=recipe.is_exact, edge_failures=edge_failures)
+    ran_on = variant.proof.ran_on if variant.proof is not None else ""
     manifest = manifests.Manifest(
         model=spec.name,
         precision=recipe.precision,
@@ -213,11 +173,12 @@ def _row(
         failed_gate=list(reasons),
         calibration_sha256=manifests.batches_sha256(spec.calibration) if recipe.needs_calibration else None,
         notes=list(notes),
-        proof=recipe.proof,
+        proof=f"run by {ran_on}" if ran_on else recipe.proof,
         command=_command(spec, recipe),
         **asdict(origin),
     )
-    status: VariantStatus = "passed" if recipe.target in JUDGED_TARGETS else "built, unjudged"
+    # Timed is only what has run on the hardware that it is made for.
+    status: VariantStatus = "passed" if speed is not None else "built, unjudged"
     if reasons:
         status = "failed gate"
     return VariantReport(recipe.precision, recipe.target, status, reasons, quality, speed, manifest)

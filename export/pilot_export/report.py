@@ -14,8 +14,9 @@ VariantStatus = Literal["installed", "passed", "failed gate", "forced", "not mad
 
 @dataclass(frozen=True)
 class VariantReport:
-    """`passed`: good, but nothing was installed (a dry run); `forced`: failed its gate and is installed nevertheless;
-    `built, unjudged`: as good as it must be, but made for other hardware, so it stays in the build folder.
+    """`passed`: good, but not installed (a dry run, or a TensorRT plan, which stays in the build folder); `forced`:
+    failed its gate and is installed nevertheless; `built, unjudged`: as good as it must be, but made for hardware that
+    this machine has not, so it stays in the build folder.
 
     `reasons` say why the gate failed, or why the variant could not be made (then there are no measures).
     """

@@ -97,10 +97,10 @@ def onnx_runner(path: Path) -> Run:
     return run
 
 
-def run_all(run: Run, batches: Sequence[Batch]) -> list[Batch]:
+def run_all(run: Run, batches: Sequence[Batch], num_threads: int | None = None) -> list[Batch]:
     """Outputs of each batch, in order. A batch per CPU at a time: with every CPU on one batch, another program on one
     of them holds up all (seven times slower with torch when the machine is shared)."""
-    with ThreadPoolExecutor(usable_cpus()) as pool:
+    with ThreadPoolExecutor(num_threads or usable_cpus()) as pool:
         return list(pool.map(run, batches))
 
 
@@ -139,10 +139,16 @@ def run_reference(spec: ExportSpec, run: Run) -> Reference:
     return Reference(evaluation, edge_inputs, edge_cases, is_right, right)
 
 
-def compare(spec: ExportSpec, reference: Reference, run: Run) -> tuple[Quality, tuple[str, ...]]:
-    """The variant's quality over the evaluation data, and what it got wrong on the edge cases."""
+def compare(
+    spec: ExportSpec, reference: Reference, run: Run, num_threads: int | None = None
+) -> tuple[Quality, tuple[str, ...]]:
+    """The variant's quality over the evaluation data, and what it got wrong on the edge cases.
+
+    Args:
+        num_threads: that call `run`; None for one per CPU.
+    """
     failures = []
-    outputs: Sequence[Batch] = run_all(run, spec.evaluation)
+    outputs: Sequence[Batch] = run_all(run, spec.evaluation, num_threads)
     if any(_not_finite(batch) for batch in outputs):
         failures.append("gives NaN or infinity on real data where the original does not")
         outputs = [{name: np.nan_to_num(array) for name, array in batch.items()} for batch in outputs]

@@ -35,7 +35,8 @@ import torch
 from pilot_base.cpus import usable_cpus
 from pilot_export.errors import VariantError
 from pilot_export.gate import judge
-from pilot_export.judging import JUDGED_TARGETS, make_variant, variant_runner
+from pilot_export.judging import INSTALLED_TARGETS, variant_runner
+from pilot_export.making import make_variant
 from pilot_export.manifest import cpu_model, library_versions
 from pilot_export.measures import Quality
 from pilot_export.onnx_files import size_bytes
@@ -200,7 +201,7 @@ def variant_rows(
         row.size_bytes = size_bytes(path)
         row.quality, failures = compare(spec, reference, variant_runner(recipe, path, folder))
         row.refused = judge(row.quality, None, spec.thresholds, is_exact=recipe.is_exact, edge_failures=failures)
-        if recipe.target in JUDGED_TARGETS:
+        if recipe.target in INSTALLED_TARGETS:
             session = open_session(path, usable_cpus())
             calls[row.name] = lambda batch, session=session: session.run(None, dict(batch))
         else:

@@ -49,6 +49,12 @@ class PlanRunner:
         return {name: tensor.float().cpu().numpy() for name, tensor in outputs.items()}
 
 
+def has_cuda_torch() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _torch_type(trt: Any, kind: Any) -> Any:
     import torch
 

@@ -1,0 +1,103 @@
+"""Makes the variants in the build folder: the original loaded and traced, each recipe run, what TensorRT says of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError
+from pilot_export.onnx_original import OnnxOriginal
+from pilot_export.recipes import BASE, GPU, TENSORRT, Recipe, Source, file_name
+from pilot_export.spec import ExportSpec
+from pilot_export.steps import Steps
+from pilot_export.tensorrt.prove import Proof, prove
+from pilot_export.trace import check_valid, trace_to_onnx
+
+# Intermediate graphs, each as large as the model; gone when all is judged.
+SCRATCH = "scratch"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A file in the build folder. `proof` is TensorRT's, None for what is not made for it."""
+
+    recipe: Recipe
+    path: Path
+    notes: tuple[str, ...] = ()
+    proof: Proof | None = None
+
+
+def load_original(spec: ExportSpec) -> Any:
+    """The module in eval mode, or the ONNX file that stands for one.
+
+    Raises:
+        SpecError: load_module() fails, or gives something else.
+    """
+    import torch
+
+    try:
+        module = spec.load_module()
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"load_module() failed: {type(error).__name__}: {error}") from error
+    if isinstance(module, OnnxOriginal):
+        return module
+    if not isinstance(module, torch.nn.Module):
+        raise SpecError(f"load_module() returned {type(module).__name__}, not a torch.nn.Module")
+    return module.eval()
+
+
+def make_variants(
+    spec: ExportSpec, module: Any, chosen: Sequence[Recipe], build_dir: Path, steps: Steps, release: str
+) -> tuple[dict[str, Variant], dict[str, str]]:
+    """The variants by precision, and why others could not be made.
+
+    Raises:
+        TraceError: there is no fp32 graph to make them of.
+    """
+    not_made: dict[str, str] = {}
+    fp32_path = build_dir / file_name(BASE)
+    with steps.run("trace", "Tracing it to an ONNX graph"):
+        trace_to_onnx(spec, module, fp32_path, release=release)
+    scratch = build_dir / SCRATCH
+    scratch.mkdir(exist_ok=True)
+    made: dict[str, Variant] = {}
+    for recipe in chosen:
+        path = build_dir / file_name(recipe.precision)
+        if recipe.make is None:
+            made[recipe.precision] = Variant(recipe, path)
+            continue
+        try:
+            with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
+                notes = make_variant(recipe, Source(spec, fp32_path, scratch), path)
+            proof = None
+            if recipe.target in (GPU, TENSORRT):
+                with steps.run(f"tensorrt-{recipe.precision}", f"Having TensorRT build {recipe.precision}"):
+                    proof = prove(spec, recipe.precision, path, release)
+                notes += proof.notes
+            made[recipe.precision] = Variant(recipe, path, notes, proof)
+        except (TensorRtError, VariantError) as error:
+            not_made[recipe.precision] = str(error)
+    return made, not_made
+
+
+def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
+    """Write the variant of `recipe` to `path`; gives what the recipe noted.
+
+    Raises:
+        VariantError: the library that makes it failed, or what it made is not valid ONNX.
+    """
+    if recipe.make is None:
+        raise VariantError(f"{recipe.precision} is the traced graph itself")
+    path.unlink(missing_ok=True)
+    try:
+        notes = tuple(recipe.make(source, path))
+        check_valid(path)
+    except OSError:
+        raise
+    except TraceError as error:
+        raise VariantError(f"{recipe.precision}: {error}") from error
+    except Exception as error:
+        raise VariantError(f"{recipe.precision} cannot be made: {type(error).__name__}: {error}") from error
+    return notes
