@@ -2,7 +2,7 @@
 # Format, lint and types of everything, in the environment that scripts/test.sh creates.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh export llm perf dev
+scripts/setup.sh export llm perf tensorrt-rtx dev
 .venv/bin/ruff format --check .
 .venv/bin/ruff check .
 .venv/bin/mypy

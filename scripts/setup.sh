@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Creates .venv with the named extras of pyproject.toml, or does nothing when it is there already.
 #
-#   scripts/setup.sh export perf          what `make quickstart` needs
-#   scripts/setup.sh export llm perf dev  what `make test` needs
+#   scripts/setup.sh export perf                         what `make quickstart` needs
+#   scripts/setup.sh export llm perf tensorrt-rtx dev    what `make test` needs
 #
 # PYTHON names the interpreter (3.11 or 3.12); otherwise the first fitting one on PATH is taken.
 set -euo pipefail

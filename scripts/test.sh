@@ -3,6 +3,6 @@
 # them wait for a server. Arguments go to pytest, and replace that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/setup.sh export llm perf dev
+scripts/setup.sh export llm perf tensorrt-rtx dev
 [ $# -gt 0 ] || set -- --numprocesses "$(($(nproc) + 1))" --dist worksteal
 exec .venv/bin/python -m pytest "$@"
