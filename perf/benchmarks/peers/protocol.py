@@ -12,6 +12,7 @@ TTFT counts from the start of the workload, at which all requests are there, so 
 import argparse
 import itertools
 import json
+import math
 import os
 import statistics
 import time
@@ -19,7 +20,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-THREADS = len(os.sched_getaffinity(0))
+
+def usable_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Whole CPUs, the affinity mask cut by the cgroup's quota: as many threads as our own engine takes."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except OSError:
+        try:
+            quota, period = ((cgroup / f"cpu/cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except OSError:
+            return count
+    if quota == "max" or int(quota) <= 0:
+        return count
+    return max(1, min(count, math.ceil(int(quota) / int(period))))
+
+
+THREADS = usable_cpus()
 
 
 class Stamps:
