@@ -116,8 +116,24 @@ class Facts:
         return None if self.figures.usage is None else self.figures.usage.gpu_busy
 
     @property
+    def machine_cpus(self) -> int:
+        """The cores that `machine_cores` is of."""
+        usage = self.figures.usage
+        return self.cpus if usage is None or usage.machine_cpus is None else usage.machine_cpus
+
+    @property
+    def own_cores(self) -> float:
+        """What server and client use, as far as they can be seen."""
+        return (self.server_cores or 0.0) + (self.client_cores or 0.0)
+
+    @property
+    def is_host_full(self) -> bool:
+        return self.machine_cores is not None and self.machine_cores >= SATURATED * self.machine_cpus
+
+    @property
     def is_machine_full(self) -> bool:
-        return self.machine_cores is not None and self.machine_cores >= SATURATED * self.cpus
+        """Whether the cores that may be used are: a container has its share long before its host is full."""
+        return self.is_host_full or self.own_cores >= SATURATED * self.cpus
 
 
 Rule = Callable[[Facts], Bottleneck | None]
@@ -210,14 +226,17 @@ def _queue(facts: Facts) -> Bottleneck | None:
 
 def _cpu(facts: Facts) -> Bottleneck | None:
     machine, server = facts.machine_cores, facts.server_cores
-    if machine is None or not facts.is_machine_full:
+    if not facts.is_machine_full:
         return None
-    evidence = f"{machine:.2f} of {facts.cpus} cores are busy"
+    if facts.is_host_full:
+        evidence = f"{machine:.2f} of {facts.machine_cpus} cores are busy"
+    else:
+        evidence = f"{facts.own_cores:.2f} of {facts.cpus} cores that may be used are busy"
     if server is None:
         return Bottleneck("cpu", evidence, "look at who uses them: the server's processes cannot be seen from here")
-    others = machine - server - (facts.client_cores or 0.0)
+    others = 0.0 if machine is None else machine - facts.own_cores
     evidence += f", {server:.2f} with the server"
-    if others > server:
+    if facts.is_host_full and others > server:
         return Bottleneck("cpu", f"{evidence} and {others:.2f} with other programs", "a machine that is quiet")
     cheaper = "a lower quantization of the weights" if facts.is_streamed else "a lower --precision, larger batches"
     return Bottleneck("cpu", evidence, f"{cheaper}, more cores, or another replica")
@@ -254,7 +273,7 @@ def _nothing(facts: Facts) -> Bottleneck:
     if facts.instances_busy is not None:
         parts.append(f"instances are busy {facts.instances_busy:.0%} of the time")
     if facts.machine_cores is not None:
-        parts.append(f"{facts.machine_cores:.2f} of {facts.cpus} cores are busy")
+        parts.append(f"{facts.machine_cores:.2f} of {facts.machine_cpus} cores are busy")
     return Bottleneck("nothing", "; ".join(parts) or "nothing was seen to be full", "a higher load")
 
 

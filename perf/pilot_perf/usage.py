@@ -10,7 +10,7 @@ class Usage:
     # Cores kept busy by the server with all its model processes, and by the client.
     server_cpu_cores: float | None = None
     client_cpu_cores: float | None = None
-    # All of the machine, whoever used them: the two above, and what neither of them is.
+    # All of the machine, whoever used them: the two above, and what neither of them is. A container sees its host.
     machine_cpu_cores: float | None = None
     # Proportional set size of the server with all its model processes: shared pages count once.
     server_memory_bytes: int | None = None
@@ -18,3 +18,5 @@ class Usage:
     gpu_busy: float | None = None
     gpu_memory_bytes: int | None = None
     gpu_power_w: float | None = None
+    # How many cores `machine_cpu_cores` is of: more than this process may use, in a container smaller than its host.
+    machine_cpus: int | None = None

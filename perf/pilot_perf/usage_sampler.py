@@ -105,6 +105,7 @@ def usage_between(samples: list[Sample], start_s: float, end_s: float) -> Usage:
         gpu_busy=sum(reading.busy for reading in gpu) / len(gpu) if gpu else None,
         gpu_memory_bytes=max((reading.memory_bytes for reading in gpu), default=None),
         gpu_power_w=sum(power) / len(power) if power else None,
+        machine_cpus=os.cpu_count(),
     )
 
 

@@ -47,6 +47,14 @@ def test_nothing_is_full_at_a_low_load() -> None:
         ),
         ({"usage": Usage(3.2, 0.4, 3.8)}, "cpu", "3.80 of 4 cores are busy, 3.20 with the server"),
         ({"usage": Usage(1.0, 0.2, 3.8)}, "cpu", "and 2.60 with other programs"),
+        # A container of 4 cores on a host of 64, and a full host that leaves nothing for it.
+        (
+            {"usage": Usage(3.1, 0.4, 20.0, machine_cpus=64)},
+            "cpu",
+            "3.50 of 4 cores that may be used are busy, 3.10 with the server. Next: a lower",
+        ),
+        ({"usage": Usage(1.0, 0.3, 60.0, machine_cpus=64)}, "cpu", "and 58.70 with other programs"),
+        ({"usage": Usage(1.0, 0.3, 20.0, machine_cpus=64)}, "nothing", "20.00 of 64 cores are busy"),
         ({"usage": Usage(machine_cpu_cores=3.9)}, "cpu", "the server's processes cannot be seen from here"),
         ({"stages": Stages(1.0, 4.0, 5.0, 6.0, 1.0)}, "transfer", "34.00 of 40.00 ms pass outside"),
         ({"stages": Stages(15.0, 0.5, 24.0, 0.5, 2.5)}, "compute", "2 instances are busy 100% of the time (25.0 ms"),

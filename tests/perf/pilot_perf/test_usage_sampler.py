@@ -13,7 +13,7 @@ from pilot_perf.usage_sampler import Sample, UsageSampler, usage_between
 def test_cores_are_what_was_used_between_the_two_moments() -> None:
     samples = [Sample(float(at), {1: 10.0 + 0.5 * at}, {7: 2.0 * at}, 3.0 * at, 1000 + at) for at in range(11)]
     usage = usage_between(samples, 2.0, 8.0)
-    assert usage == Usage(0.5, 2.0, 3.0, 1010)
+    assert usage == Usage(0.5, 2.0, 3.0, 1010, machine_cpus=os.cpu_count())
 
 
 def test_a_process_that_came_later_counts_from_its_first_reading() -> None:
@@ -28,7 +28,7 @@ def test_a_process_that_came_later_counts_from_its_first_reading() -> None:
 
 def test_what_cannot_be_seen_is_none_and_not_zero() -> None:
     usage = usage_between([Sample(0.0, {}, {}, 0.0), Sample(1.0, {}, {}, 1.0)], 0.0, 1.0)
-    assert usage == Usage(machine_cpu_cores=1.0)
+    assert usage == Usage(machine_cpu_cores=1.0, machine_cpus=os.cpu_count())
     assert usage_between([], 0.0, 1.0) == Usage()
 
 
