@@ -50,6 +50,8 @@ class Bench:
     members: Mapping[str, ModelConfig] = field(default_factory=dict)
     loaded: Knobs | None = field(default=UNTUNED)
     _warm: Point | None = None
+    # Whether a load has exchanged a configuration since the server was as we found it.
+    _is_overridden: bool = False
 
     def measure(self, trial: Trial, plan: WindowPlan) -> Measurement:
         earlier: list[Earlier] = []
@@ -64,8 +66,32 @@ class Bench:
         return replace(measurement, earlier=tuple(earlier))
 
     def restore(self) -> None:
-        """Load the untuned configuration again."""
+        """Load the untuned configuration again; a server that is not ours reads it from its own files."""
+        if self.loader.server_pid is None and self._is_overridden:
+            self._give_back()
         self.load(UNTUNED)
+
+    def _give_back(self) -> None:
+        """Have the server forget every override, which hides what its owner writes into a file from then on.
+
+        A plain load keeps an override, so everything is unloaded first: an ensemble before its members. Where the files
+        say something else than what was found, the override that says it is loaded again.
+        """
+        url, model = self._where
+        installed = {**self.members, model: self.installed}
+        self.loaded, self._warm = None, None
+        for name in reversed(installed):
+            repository.unload(url, name)
+        for name, config in installed.items():
+            try:
+                repository.load(url, name)
+                is_same = repository.model_config(url, name) == config
+            except ClientError:
+                is_same = False
+            if not is_same:
+                repository.load(url, name, config)
+        repository.wait_ready(url, model)
+        self.loaded, self._is_overridden = UNTUNED, False
 
     def reload(self) -> None:
         """Load the untuned configuration, whatever the server runs."""
@@ -93,11 +119,12 @@ class Bench:
             # Both at once would need the memory twice, and the engine would take what the old one leaves.
             repository.unload(url, name)
         repository.load(url, name, config)
+        self._is_overridden = True
 
     def move_to(self, grpc_url: str, server_pid: int | None) -> None:
         """Go on with another server, which runs the untuned configuration."""
         self.loader.move_to(grpc_url, server_pid)
-        self.loaded, self._warm = UNTUNED, None
+        self.loaded, self._warm, self._is_overridden = UNTUNED, None, False
 
     @property
     def target(self) -> Target:

@@ -22,6 +22,7 @@ from pilot_client.errors import ClientError
 from pilot_client.infer import infer
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
+from pilot_perf.ensemble import members_of
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
@@ -348,3 +349,27 @@ def test_the_untuned_configuration_serves_the_same_after_an_override(tmp_path: P
     assert model_control.model_config(server.grpc_url, "timed") == bench.installed
     rows = np.ones((2, 4), dtype=np.float32)
     assert np.array_equal(infer(server.grpc_url, "timed", {"x": rows})["y"], rows)
+
+
+def test_the_files_of_a_server_that_is_not_ours_count_again_afterwards(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    """An override that stays would hide what its owner writes from then on, without a word."""
+    models = tmp_path / "models"
+    write_timed_model(models, "first", batch_ms=1.0)
+    write_timed_model(models, "second", batch_ms=1.0)
+    write_ensemble(models, "both", ("first", "second"))
+    server = start_server(models)
+    bench = bench_on(server, "both")
+    bench.members = members_of(bench.installed, lambda name: model_control.model_config(server.grpc_url, name))
+    bench.loader.server_pid = None
+    bench.load(Knobs(members=(("first", Knobs(instances=2)),)))
+    bench.restore()
+    found = {name: model_control.model_config(server.grpc_url, name) for name in ("first", "both")}
+    assert found == {"first": bench.members["first"], "both": bench.installed}
+    rows = np.ones((1, 4), dtype=np.float32)
+    assert np.array_equal(infer(server.grpc_url, "both", {"x": rows})["y"], rows)
+    with (models / "first" / "config.pbtxt").open("a") as file:
+        file.write('parameters { key: "note" value { string_value: "mine" } }\n')
+    model_control.load(server.grpc_url, "first")
+    assert model_control.model_config(server.grpc_url, "first").parameters["note"].string_value == "mine"
