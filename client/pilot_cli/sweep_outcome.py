@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pilot_cli.sweep_progress import FEW_PER_S
 
 if TYPE_CHECKING:
+    from pilot_perf.measures import Measurement
     from pilot_perf.open_loop import OpenLoop
     from pilot_perf.outcome import Outcome
     from pilot_perf.overload import Protection
@@ -136,7 +137,11 @@ def _number(value: float | None, unit: str, digits: int) -> str:
 
 
 def outcome_json(outcome: "Outcome") -> dict[str, Any]:
-    """The same for programs. Figures of both sides are medians over the confirming rounds."""
+    """The same for programs. Figures of both sides are medians over the confirming rounds.
+
+    `winner` is what the search measured of it, once and briefly; `alone` what was confirmed where there is nothing to
+    compare it with; `nearest` the closest miss where nothing keeps the budget.
+    """
     verdict = outcome.verdict
 
     def side(of: "Side") -> dict[str, Any]:
@@ -149,6 +154,16 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
             "rounds_within_budget": of.num_kept(outcome.slo),
         }
 
+    def single(measurement: "Measurement | None") -> dict[str, Any] | None:
+        if measurement is None or (figures := measurement.figures) is None:
+            return None
+        return {
+            "knobs": measurement.trial.knobs.as_dict(),
+            "concurrency": measurement.trial.concurrency,
+            "throughput_per_s": figures.throughput_per_s,
+            "measures": {budget.name: budget.value(figures) for budget in outcome.slo.budgets},
+        }
+
     result: dict[str, Any] = {
         "conclusion": outcome.text,
         "warning": outcome.warning,
@@ -158,6 +173,9 @@ def outcome_json(outcome: "Outcome") -> dict[str, Any]:
         "study": str(outcome.study_file),
         "config": None if outcome.config_file is None else str(outcome.config_file),
         "member_configs": {name: str(file) for name, file in outcome.member_files.items()},
+        "winner": single(outcome.winner),
+        "nearest": single(outcome.nearest) if outcome.winner is None else None,
+        "alone": None if (alone := outcome.alone) is None else {**side(alone.side), "keeps_budget": alone.keeps},
         "untuned": None if verdict is None else side(verdict.untuned),
         "tuned": None if verdict is None else side(verdict.chosen),
         "ratio": None if verdict is None else ratio_json(verdict.ratio),

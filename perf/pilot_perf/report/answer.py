@@ -25,7 +25,11 @@ def answer(content: Content) -> str:
 
 def conclusion(content: Content) -> str:
     if content.winner is None:
-        return f"Nothing keeps {content.slo}."
+        near = content.nearest
+        if near is None or near.figures is None:
+            return f"Nothing keeps {content.slo}."
+        where = f"{content.name_of(near.trial.knobs)}, {near.trial.concurrency} in flight"
+        return f"Nothing keeps {content.slo}. Nearest: {where}: {content.slo.describe(near.figures)}."
     if content.verdict is not None:
         return content.verdict.text[0].upper() + content.verdict.text[1:] + "."
     if content.alone is None and not content.winner.trial.knobs.is_untuned:

@@ -18,6 +18,7 @@ from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
 from pilot_perf.proof import Proof, next_proof
 from pilot_perf.replicas import Replicas, replicas_for, served_by_one
+from pilot_perf.search.best import nearest_miss
 from pilot_perf.search.load import GUARD
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.store import Row, Store
@@ -49,6 +50,8 @@ class Content:
     curves: dict[Knobs, list[Point]]
     pareto: list[Point]
     winner: Measurement | None
+    # Where nothing keeps the budget: what came closest.
+    nearest: Measurement | None
     verdict: Verdict | None
     # Where there is nothing to compare: what was confirmed by itself.
     alone: Alone | None
@@ -156,6 +159,7 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         curves=curves,
         pareto=pareto_front([point for points in curves.values() for point in points]),
         winner=winner,
+        nearest=nearest_miss(searched, slo) if winner is None else None,
         verdict=verdict,
         alone=proof.alone,
         warning=None if verdict is None else drift_note(searched, verdict),

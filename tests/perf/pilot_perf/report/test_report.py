@@ -199,6 +199,13 @@ def test_an_attempt_that_does_not_count_stands_beside_its_measurement(tmp_path: 
     assert next(csv.DictReader(files.csv.read_text().splitlines()))["earlier"] == text
 
 
+def test_the_nearest_miss_is_told_where_nothing_keeps_the_budget(tmp_path: Path) -> None:
+    with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:5ms"}, 'name: "m"') as store:
+        store.add("search", Measurement(Trial(UNTUNED, 4), "measured", figures()), 1.0)
+    html = write_report(tmp_path / "s", tmp_path).html.read_text()
+    assert "Nothing keeps p95:5ms. Nearest: untuned, 4 in flight: p95 45.0 ms." in html
+
+
 def test_a_study_of_failures_alone_is_still_a_report(tmp_path: Path) -> None:
     with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:5ms"}, CONFIG) as store:
         store.add("search", Measurement(Trial(Knobs(), 1), "failed", problem="no"), 1.0)
