@@ -7,7 +7,8 @@
 
 Open loop: arrivals do not wait for answers. (In a closed loop a refused client would ask again at once, and that flood
 would be measured.) A bound protects where the accepted requests keep the latency budget within TOLERANCE and are not
-many fewer than before.
+many fewer than before, and where the others learn that they are refused before a client would have given up. "At once"
+is what a bound on the size promises, and not what every server does: queue_policy.py says what Triton 2.51 makes of it.
 """
 
 import math
@@ -64,9 +65,11 @@ class Protection:
             return f"no bounded queue protects it on this server, so none is set ({last.name}: {last.problem})"
         overloaded = next(a for a in self.attempts if a.trial.knobs == self.knobs)
         refused = 0.0 if overloaded.figures is None else overloaded.figures.refused_rate or 0.0
+        refused_ms = None if overloaded.figures is None else _refused_p95_ms(overloaded.figures)
+        how_late = "" if refused_ms is None else f", 95% of those within {refused_ms:.1f} ms"
         return (
             f"at {OVERLOAD:g} x the tuned rate accepted requests keep {TOLERANCE:g} x the budget, "
-            f"{refused:.0%} are refused"
+            f"{refused:.0%} are refused{how_late}"
         )
 
 
@@ -138,9 +141,20 @@ def _problem_overloaded(figures: Figures | None, slo: Slo, room: Room) -> str:
     for budget in slo.latency_budgets:
         if budget.use(figures) > TOLERANCE:
             return f"{budget.name} {budget.text(budget.value(figures))} is above {TOLERANCE:g} x {budget}"
+    refused_ms = _refused_p95_ms(figures)
+    if refused_ms is not None and refused_ms > TOLERANCE * room.limit_ms:
+        return (
+            f"refusals are late: 95% of them take up to {refused_ms:.0f} ms, more than {TOLERANCE:g} x the budget of "
+            f"{room.limit_ms:g} ms"
+        )
     if figures.throughput_per_s < MIN_ACCEPTED * room.rate_per_s:
         return f"only {figures.throughput_per_s:.0f}/s were accepted, of {room.rate_per_s:.0f}/s that were tuned for"
     return ""
+
+
+def _refused_p95_ms(figures: Figures) -> float | None:
+    """The time in which nearly all refused requests were told so; None where none was refused."""
+    return None if figures.refused_ms is None else figures.refused_ms.get("p95")
 
 
 def _problem_light(figures: Figures | None, slo: Slo, _room: Room) -> str:

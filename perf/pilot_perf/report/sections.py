@@ -118,8 +118,9 @@ def _protection_note(found: Protection) -> str:
         "Open loop; where requests are refused by our own client, since perf_analyzer ends at the first one. From "
         f"the budget of {room.limit_ms:g} ms and {room.service_ms:.1f} ms that are not spent waiting a request may "
         f"wait {room.wait_ms:.0f} ms; by Little's law {room.size} of them wait that long at {room.rate_per_s:.0f}/s. "
-        f"A bound protects where accepted requests keep {TOLERANCE:g} x the budget at {OVERLOAD:g} times the load, and "
-        f"where it refuses at most {MAX_REFUSED_LIGHT:.0%} at a tenth of it."
+        f"A bound protects where accepted requests keep {TOLERANCE:g} x the budget at {OVERLOAD:g} times the load, "
+        "where 95% of the refusals take no longer than that either, and where it refuses at most "
+        f"{MAX_REFUSED_LIGHT:.0%} at a tenth of it."
     )
 
 

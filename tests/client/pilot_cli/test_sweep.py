@@ -11,6 +11,7 @@ from pilot_base.errors import PilotError
 from pilot_cli import sweep_options
 from pilot_cli.main import cli
 from pilot_cli.sweep_outcome import outcome_json, outcome_table
+from pilot_perf.alone import Alone
 from pilot_perf.attribution import Attribution, Step
 from pilot_perf.confirm import judge
 from pilot_perf.knobs import UNTUNED, Knobs
@@ -179,7 +180,26 @@ def test_nothing_within_the_budget_is_said_with_the_nearest_miss() -> None:
     near = side(UNTUNED, 1, [10.0], 70.0).rounds[0]
     outcome = Outcome(Path("s.sqlite"), SLO, 3, None, near, None, None)
     assert outcome_table(outcome) == "Nothing keeps p95:50ms.\nNearest: untuned; 1 in flight: p95 70.0 ms"
-    assert outcome_json(outcome)["chosen_knobs"] is None
+    result = outcome_json(outcome)
+    assert result["chosen_knobs"] is result["winner"] is None
+    assert (result["nearest"]["concurrency"], result["nearest"]["measures"]) == (1, {"p95": 70.0})
+
+
+def test_an_answer_that_was_compared_with_nothing_is_told_by_its_confirming_rounds() -> None:
+    """The load alone was swept: what counts is what was measured again, and not the search's one short window."""
+    winner = side(UNTUNED, 4, [110.0], 30.0).rounds[0]
+    rounds = side(UNTUNED, 4, [100.0, 101.0, 99.0], 40.0)
+    alone = Alone(Side(rounds.trial, (), rounds.rounds), True, 0)
+    outcome = Outcome(Path("s.sqlite"), SLO, 8, winner, winner, None, None, alone=alone)
+    assert outcome_table(outcome).splitlines() == [
+        "untuned: 100/s at 4 in flight, p95 40.0 ms, within the budget in 3 of 3 rounds",
+        "Conclusion: the untuned configuration is the best that was found; it surely keeps the budget at 4 in flight "
+        "(3 rounds)",
+    ]
+    result = outcome_json(outcome)
+    assert (result["winner"]["throughput_per_s"], result["nearest"]) == (110.0, None)
+    assert (result["alone"]["throughput_per_s"], result["alone"]["keeps_budget"]) == (100.0, True)
+    assert (result["alone"]["rounds"], result["untuned"]) == (3, None)
 
 
 def explained() -> Outcome:
@@ -205,7 +225,8 @@ def test_the_table_says_what_each_knob_brought_what_an_overload_does_and_how_man
         "  precision int8  x 1.50 [1.49, 1.51]  150/s  faster",
         "  max batch 8     x 1.00 [0.85, 1.18]  300/s  no difference found",
         "",
-        "Overload: at 2 x the tuned rate accepted requests keep 1.2 x the budget, 53% are refused",
+        "Overload: at 2 x the tuned rate accepted requests keep 1.2 x the budget, 53% are refused, 95% of those within "
+        "2.0 ms",
         "",
         "Replicas: 5 replicas for 1000/s: each carries 200/s, 67% of the 300/s measured (30% are kept free)",
     ]

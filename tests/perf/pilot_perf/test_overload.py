@@ -29,7 +29,9 @@ def verdict_on(chosen: Knobs = CHOSEN, queue_ms: float = 50.0) -> Verdict:
     return judge(sides[0], sides[1], SLO)
 
 
-def run(answer: Callable[[Trial], Answer]) -> tuple[Protection, list[Trial]]:
+def run(
+    answer: Callable[[Trial], Answer], refused_ms: Callable[[Trial], float] = lambda _trial: 2.0
+) -> tuple[Protection, list[Trial]]:
     measured: list[Measurement] = []
     while (step := next_overload(verdict_on(), measured, SLO)).trial is not None:
         accepted, p95_ms, refused = answer(step.trial)
@@ -40,7 +42,7 @@ def run(answer: Callable[[Trial], Answer]) -> tuple[Protection, list[Trial]]:
             5.0,
             error_rate=refused,
             refused_rate=refused,
-            refused_ms={"p95": 2.0},
+            refused_ms={"p95": refused_ms(step.trial)} if refused else None,
         )
         measured.append(Measurement(step.trial, "measured", figures))
         assert len(measured) < 20
@@ -89,7 +91,18 @@ def test_a_bound_on_the_size_that_works_is_chosen_and_tried_at_a_light_load_too(
         (protection.knobs, pytest.approx(600.0)),
         (protection.knobs, pytest.approx(30.0)),
     ]
-    assert "50% are refused" in protection.text
+    assert "50% are refused, 95% of those within 2.0 ms" in protection.text
+
+
+def test_a_bound_that_refuses_after_the_budget_has_passed_does_not_protect() -> None:
+    """Seen in Triton 2.51: its batcher may sleep for 500 ms on a full queue, whose refusals then come late."""
+    protection, _ = run(works, lambda trial: 480.0 if trial.knobs.max_queue_size is not None else 70.0)
+    assert protection.knobs is not None
+    assert protection.knobs.max_queue_size is None
+    assert "50% are refused, 95% of those within 70.0 ms" in protection.text
+    problems = [attempt.problem for attempt in protection.attempts]
+    assert "refusals are late: 95% of them take up to 480 ms, more than 1.2 x the budget of 100 ms" in problems
+    assert run(works, lambda _trial: 480.0)[0].knobs is None
 
 
 def test_a_size_under_which_the_server_stalls_gives_way_to_a_bound_on_the_wait() -> None:
