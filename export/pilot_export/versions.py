@@ -67,9 +67,9 @@ def roll_back(model_dir: Path, to: int | None = None) -> Change:
     if to not in {*versions, *aside}:
         known = ", ".join(map(str, sorted({*versions, *aside})))
         raise InstallError(f"{model_dir} has no version {to}; there are {known}")
-    moves = [(model_dir / str(n), model_dir / ASIDE / str(n)) for n in versions if n > to]
-    if to in aside:
-        moves.append((model_dir / ASIDE / str(to), model_dir / str(to)))
+    # It comes before the higher ones go: the highest is one of the two at any moment.
+    moves = [(model_dir / ASIDE / str(to), model_dir / str(to))] if to in aside else []
+    moves += [(model_dir / str(n), model_dir / ASIDE / str(n)) for n in versions if n > to]
     config_is_restored = (model_dir / kept_config(to)).exists()
     if config_is_restored:
         # A base that stayed would make a person's edits of all that the two exports generated differently.

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
+from pilot_cli.main import cli
 from pilot_client.errors import ClientError
 from pilot_client.infer import infer
 from pilot_client.model_config import version_numbers
@@ -123,7 +125,7 @@ def test_a_server_under_load_changes_versions_without_a_failed_request(
     try:
         for change in (
             lambda: install_files(model_dir, {"2/model.onnx": _times(tmp_path, 2.0)}),
-            lambda: roll_back(model_dir),
+            lambda: roll_back_by_command(model_dir, server),
             lambda: roll_back(model_dir, to=2),
             # In place: the same version with another file.
             lambda: install_files(model_dir, {"2/model.onnx": _times(tmp_path, 3.0)}),
@@ -137,6 +139,14 @@ def test_a_server_under_load_changes_versions_without_a_failed_request(
     assert failures == []
     assert float(infer(server.grpc_url, "m", {"X": np.ones((1, 1), np.float32)})["Y"][0, 0]) == 3.0
     assert {1.0, 2.0} <= set(answers) <= {1.0, 2.0, 3.0}
+
+
+def roll_back_by_command(model_dir: Path, server: RunningServer) -> None:
+    """With --url, which has the server load what is there again."""
+    command = ["export", "rollback", "m", "--repository", str(model_dir.parent), "--url", server.grpc_url]
+    result = CliRunner().invoke(cli, command, catch_exceptions=False)
+    assert result.stdout == f"{model_dir}: version 1 in place of 2\nloaded at {server.grpc_url}\n"
+    assert float(infer(server.grpc_url, "m", {"X": np.ones((1, 1), np.float32)})["Y"][0, 0]) == 1.0
 
 
 def _times(folder: Path, factor: float) -> Path:
