@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from pilot_cli.export_model import extra_texts
 from pilot_cli.output import json_option, print_json
 from pilot_cli.repositories import WORKING_COPY
 
@@ -32,6 +33,7 @@ def command(repository: Path | None, as_json: bool) -> None:
             f"{manifest.file_bytes / 1e6:.1f} MB",
             f"cosine {manifest.quality['mean_cosine']:.4f}",
             *([f"{100 * task['variant']:.1f}% {task['name']}"] if task else []),
+            *extra_texts(manifest.quality.get("extra", {})),
             "speed unjudged" if speed is None else f"{speed['speedup']:.2f} x fp32",
             *(["forced past its gate"] if manifest.failed_gate else []),
             *([] if installed.is_latest else ["not the latest: tritonpilot export rollback serves it again"]),

@@ -3,7 +3,7 @@
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,8 @@ from pilot_cli.output import json_option, print_json, progress
 from pilot_cli.repositories import BUILD, default_repository, working_copy
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pilot_export.report import ExportReport, VariantReport
 
 
@@ -156,8 +158,9 @@ def parse_axes(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
 
 
 def as_text(report: "ExportReport") -> str:
-    """The table of variants, the reasons of the refused, and where everything is."""
-    lines = [_row("variant", "result", "size", "cosine", "task", "speed"), *map(_variant_row, report.variants)]
+    """The tables of variants, the reasons of the refused, and where everything is."""
+    lines = [_row("variant", "result", "size", "task", "speed"), *map(_variant_row, report.variants)]
+    lines += _distances(report.variants)
     for variant in report.variants:
         lines += [f"  {variant.precision}: {reason}" for reason in variant.reasons]
         if variant.manifest is not None:
@@ -184,7 +187,6 @@ def _variant_row(variant: "VariantReport") -> str:
         variant.precision,
         variant.status,
         "-" if manifest is None else f"{manifest.file_bytes / 1e6:.1f} MB",
-        "-" if quality is None else f"{quality.mean_cosine:.4f}",
         "-"
         if task is None
         else f"{100 * task.variant:.1f}% ({-100 * task.drop_high:+.1f} to {-100 * task.drop_low:+.1f})",
@@ -195,5 +197,30 @@ def _variant_row(variant: "VariantReport") -> str:
     )
 
 
-def _row(variant: str, result: str, size: str, cosine: str, task: str, speed: str) -> str:
-    return f"{variant:<11} {result:<15} {size:>7} {cosine:>7}  {task:<23} {speed}"
+def _row(variant: str, result: str, size: str, task: str, speed: str) -> str:
+    return f"{variant:<11} {result:<15} {size:>7}  {task:<23} {speed}"
+
+
+def _distances(variants: "Sequence[VariantReport]") -> list[str]:
+    """How far each variant is from the original, over all judged rows."""
+    measured = [(variant.precision, variant.quality) for variant in variants if variant.quality is not None]
+    if not measured:
+        return []
+    title = f"over {measured[0][1].num_rows:,} rows"
+    lines = [f"{title:<18} {'cosine':>8} {'lowest':>8} {'max abs':>8} {'max rel':>8} {'top-1':>7}"]
+    for precision, quality in measured:
+        top1 = "-" if quality.top1_agreement is None else f"{100 * quality.top1_agreement:.1f}%"
+        figures = f"{quality.mean_cosine:>8.4f} {quality.min_cosine:>8.4f} {quality.max_abs_error:>8.1e}"
+        extras = "".join(f"  {text}" for text in extra_texts(asdict(quality)["extra"]))
+        lines.append(f"{precision:<18} {figures} {quality.max_rel_error:>8.1e} {top1:>7}{extras}")
+    return lines
+
+
+def extra_texts(extra: "Mapping[str, Any]") -> list[str]:
+    """A spec's own measures, as a manifest holds them: shares with their 95% interval, and plain numbers."""
+    return [
+        f"{name} {100 * value['value']:.1f}% ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
+        if isinstance(value, dict)
+        else f"{name} {value:.4g}"
+        for name, value in extra.items()
+    ]

@@ -26,6 +26,16 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class Share:
+    """`value` of `num_rows` rows are so, with the 95% interval of the share; all between 0 and 1."""
+
+    value: float
+    low: float
+    high: float
+    num_rows: int
+
+
+@dataclass(frozen=True)
 class Quality:
     """Over all rows of the evaluation data. Cosines are of the first output, flattened by row.
 
@@ -42,7 +52,7 @@ class Quality:
     min_cosine: float
     confident_agreement: float | None
     task: TaskResult | None
-    extra: dict[str, float]
+    extra: dict[str, float | Share]
     max_rel_error: float = 0.0
     top1_agreement: float | None = None
     edge_cosines: dict[str, float] = field(default_factory=dict)
@@ -116,3 +126,12 @@ def paired_drop(original: NDArray[np.bool_], variant: NDArray[np.bool_]) -> tupl
     centre = (b - c) / n
     half = Z_95 * math.sqrt(b + c - (b - c) ** 2 / n) / n
     return (lost - gained) / num_rows, centre - half, centre + half
+
+
+def share(is_so: NDArray[np.bool_]) -> Share:
+    """The share of rows that are so, with Wilson's interval (1927): all of a few rows are no certainty."""
+    num_rows, hits = len(is_so), int(is_so.sum())
+    centre = (hits + Z_95**2 / 2) / (num_rows + Z_95**2)
+    half = Z_95 / (num_rows + Z_95**2) * math.sqrt(hits * (num_rows - hits) / num_rows + Z_95**2 / 4)
+    # Rounding must not take the ends past what a share can be.
+    return Share(hits / num_rows, max(0.0, centre - half), min(1.0, centre + half), num_rows)

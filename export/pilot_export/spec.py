@@ -21,6 +21,7 @@ from pilot_export.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
+    from pilot_export.measures import Share
     from pilot_export.onnx_original import OnnxOriginal
 
 # One batch: tensors by name, rows along axis 0.
@@ -85,7 +86,8 @@ class ExportSpec:
         samples: real inputs of one shape, at least 1 row: what load is made of, and what speed is measured with.
         free_axes: {"input_ids": {1: "sequence"}}; axes with one name have one length.
         task: the model's own task on `evaluation`.
-        extra_measures: name -> function of (original's outputs, variant's outputs) over `evaluation`, reported only.
+        extra_measures: name -> function of (original's outputs, variant's outputs) over `evaluation`, reported only; a
+            number, or a share of rows with its interval (measures.share).
         edge_cases: name -> batch on which every variant must stay finite, as a fully masked row.
         max_batch_size: rows that one request or one dynamic batch may have.
         assets: file name -> file that clients need (a tokeniser), installed beside the model.
@@ -107,7 +109,9 @@ class ExportSpec:
     samples: dict[str, NDArray[Any]]
     free_axes: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     task: Task | None = None
-    extra_measures: Mapping[str, Callable[[Sequence[Batch], Sequence[Batch]], float]] = field(default_factory=dict)
+    extra_measures: Mapping[str, Callable[[Sequence[Batch], Sequence[Batch]], "float | Share"]] = field(
+        default_factory=dict
+    )
     edge_cases: Mapping[str, Batch] = field(default_factory=dict)
     max_batch_size: int = 32
     assets: Mapping[str, Path] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pilot_export.measures import Share, share
 from pilot_export.spec import Batch, Task
 
 RIDGE = 3.0
@@ -34,12 +35,12 @@ def probe_task(
     return Task(name, fit, fit_batches)
 
 
-def neighbour_agreement(output: str, num_queries: int) -> Callable[[Sequence[Batch], Sequence[Batch]], float]:
-    """Share of the first `num_queries` rows whose nearest other row is the same one in both."""
+def neighbour_agreement(output: str, num_queries: int) -> Callable[[Sequence[Batch], Sequence[Batch]], Share]:
+    """Share of the first `num_queries` rows whose nearest other row, by cosine, is the same one in both."""
 
-    def measure(original: Sequence[Batch], variant: Sequence[Batch]) -> float:
+    def measure(original: Sequence[Batch], variant: Sequence[Batch]) -> Share:
         nearest = [_nearest(stacked(batches, output), num_queries) for batches in (original, variant)]
-        return float((nearest[0] == nearest[1]).mean())
+        return share(nearest[0] == nearest[1])
 
     return measure
 
@@ -49,7 +50,9 @@ def stacked(batches: Sequence[Batch], output: str) -> NDArray[np.float64]:
 
 
 def _nearest(embeddings: NDArray[np.float64], num_queries: int) -> NDArray[np.intp]:
-    similarity = embeddings[:num_queries] @ embeddings.T
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    rows = embeddings / np.where(lengths == 0, 1.0, lengths)
+    similarity = rows[:num_queries] @ rows.T
     np.fill_diagonal(similarity, -np.inf)
     return np.asarray(similarity.argmax(axis=1))
 

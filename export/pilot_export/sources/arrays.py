@@ -4,6 +4,7 @@ An array `labels` (one class a row) that is no input makes the task: is the larg
 the label? Every third row is for calibration; the others judge, in batches of several sizes and several lengths.
 """
 
+import contextlib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Data:
     samples: dict[str, NDArray[Any]]
     task: Task | None
     thresholds: Thresholds
+    edge_cases: dict[str, Batch]
 
 
 def read_rows(
@@ -61,6 +63,9 @@ def read_rows(
     if missing := [name for name in needed if name not in arrays]:
         raise SpecError(f"{path} has {', '.join(arrays) or 'nothing'}, but no {missing[0]!r}; it needs {listing}")
     rows = {name: arrays[name] for name in needed}
+    for name, axes in free_axes.items():
+        if name in rows and (axis := max(axes, default=0)) >= rows[name].ndim:
+            raise SpecError(f"{path}: axis {axis} of {name} is to be free, but it has {rows[name].ndim} axes")
     counts = {
         name: len(array) if array.ndim else 0 for name, array in arrays.items() if name in needed or name == LABELS
     }
@@ -85,7 +90,18 @@ def read_rows(
         samples={name: array[:NUM_SAMPLES] for name, array in judged.items()},
         task=None if labels is None else _accuracy(output, labels),
         thresholds=Thresholds(min_mean_cosine=0.98) if labels is None else CLASSIFIER,
+        edge_cases=_edge_cases(judged, free_axes),
     )
+
+
+def without_what_it_refuses(edge_cases: Mapping[str, Batch], run: Callable[[Batch], object]) -> dict[str, Batch]:
+    """Those that the model itself takes: a length of 1 is no edge of one that convolves over three."""
+    kept = {}
+    for name, batch in edge_cases.items():
+        with contextlib.suppress(Exception):
+            run(batch)
+            kept[name] = batch
+    return kept
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -124,6 +140,23 @@ def _shorten(batch: Batch, free_axes: Mapping[str, Mapping[int, str]], divisor: 
             index[axis] = slice(max(1, array.shape[axis] // divisor))
         cut[name] = np.ascontiguousarray(array[tuple(index)])
     return cut
+
+
+def _edge_cases(rows: Mapping[str, NDArray[Any]], free_axes: Mapping[str, Mapping[int, str]]) -> dict[str, Batch]:
+    """One row of the shortest and of the longest free axes; a row whose mask is 0 beside one whose mask is not."""
+    edges: dict[str, Batch] = {}
+    row = {name: array[:1] for name, array in rows.items()}
+    labels = sorted({label for axes in free_axes.values() for label in axes.values()})
+    if labels:
+        longest = max(rows[name].shape[axis] for name, axes in free_axes.items() if name in rows for axis in axes)
+        edges[f"the longest input ({', '.join(labels)}: {longest})"] = row
+        edges[f"the shortest input ({', '.join(labels)}: 1)"] = _shorten(row, free_axes, longest)
+    for mask in (name for name in rows if "mask" in name.lower()):
+        pair = {name: array[:2] for name, array in rows.items()}
+        zeroed = pair[mask].copy()
+        zeroed[0] = 0
+        edges[f"a row whose {mask} is 0"] = {**pair, mask: zeroed}
+    return edges
 
 
 def _accuracy(output: str, labels: NDArray[Any]) -> Task:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot_export.errors import SpecError
+from pilot_export.samples.probe import neighbour_agreement
 from pilot_export.sources.given import Given
 from pilot_export.sources.json_file import read_json
 from pilot_export.sources.naming import model_name
@@ -57,6 +58,7 @@ def huggingface_spec(folder: Path, given: Given) -> ExportSpec:
     max_batch_size = given.max_batch_size or DEFAULT_MAX_BATCH_SIZE
     data = text_batches(tokenizer_file, read_texts(given.data), _max_tokens(config), max_batch_size)
     labels = _labels(folder, config) if task.auto_class == "AutoModelForSequenceClassification" else None
+    num_rows = sum(len(batch["input_ids"]) for batch in data.evaluation)
     return ExportSpec(
         name=model_name(given.name, folder),
         load_module=lambda: _load(folder, task, pooling),
@@ -66,6 +68,9 @@ def huggingface_spec(folder: Path, given: Given) -> ExportSpec:
         thresholds=task.thresholds,
         samples=data.samples,
         free_axes={name: {1: "sequence"} for name in ("input_ids", "attention_mask")},
+        extra_measures={}
+        if pooling is None
+        else {"same nearest neighbour": neighbour_agreement(task.output, num_queries=num_rows)},
         edge_cases=data.edge_cases,
         max_batch_size=max_batch_size,
         assets={"tokenizer.json": tokenizer_file},

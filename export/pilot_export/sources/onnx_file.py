@@ -4,15 +4,16 @@ It proves that the variants are as good as the file. It cannot prove that the fi
 made from: onnx_original.SAYS is in the report.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pilot_export.errors import SpecError
+from pilot_export.errors import SpecError, VerifyError
 from pilot_export.onnx_original import OnnxOriginal
-from pilot_export.sources.arrays import read_rows
+from pilot_export.sources.arrays import read_rows, without_what_it_refuses
 from pilot_export.sources.given import Given
 from pilot_export.sources.naming import model_name
-from pilot_export.spec import ExportSpec
+from pilot_export.spec import Batch, ExportSpec
 
 DEFAULT_MAX_BATCH_SIZE = 32
 
@@ -47,10 +48,23 @@ def onnx_spec(path: Path, given: Given) -> ExportSpec:
         samples=data.samples,
         free_axes={name: axes for name, axes in free_axes.items() if axes},
         task=data.task,
+        edge_cases=_taken(path, data.edge_cases),
         max_batch_size=max_batch_size,
         calibration=data.calibration,
         source=str(path),
     )
+
+
+def _taken(path: Path, edge_cases: Mapping[str, Batch]) -> dict[str, Batch]:
+    from pilot_export.verify import onnx_runner
+
+    if not edge_cases:
+        return {}
+    try:
+        run = onnx_runner(path)
+    except VerifyError:
+        return {}  # The trace's step says what is wrong with the file, and how to mend it.
+    return without_what_it_refuses(edge_cases, run)
 
 
 def _graph(path: Path) -> Any:

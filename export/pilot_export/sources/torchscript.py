@@ -1,14 +1,15 @@
 """A TorchScript file. It knows its inputs' names, and nothing of their shapes or of real data: --data gives both."""
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pilot_export.errors import SpecError
-from pilot_export.sources.arrays import read_rows
+from pilot_export.sources.arrays import read_rows, without_what_it_refuses
 from pilot_export.sources.given import Given
 from pilot_export.sources.naming import model_name
-from pilot_export.spec import ExportSpec
+from pilot_export.spec import Batch, ExportSpec
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,7 @@ def torchscript_spec(path: Path, given: Given) -> ExportSpec:
         samples=data.samples,
         free_axes=given.free_axes,
         task=data.task,
+        edge_cases=without_what_it_refuses(data.edge_cases, partial(_run, module)),
         max_batch_size=max_batch_size,
         calibration=data.calibration,
         source=str(path),
@@ -75,12 +77,16 @@ def _arguments(path: Path, module: Any) -> list[str]:
     return [argument.name for argument in arguments if str(argument.type) == "Tensor"]
 
 
-def _outputs(path: Path, module: Any, example: Any) -> tuple[str, ...]:
+def _run(module: Any, batch: Batch) -> Any:
     import torch
 
+    with torch.inference_mode():
+        return module(**{name: torch.from_numpy(array) for name, array in batch.items()})
+
+
+def _outputs(path: Path, module: Any, example: Batch) -> tuple[str, ...]:
     try:
-        with torch.inference_mode():
-            result = module(**{name: torch.from_numpy(array) for name, array in example.items()})
+        result = _run(module, example)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         shapes = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in example.items())

@@ -10,10 +10,16 @@ from pilot_base.errors import PilotError
 from pilot_cli.main import cli
 
 SPEC = """\
+import numpy as np
+from pilot_export.measures import share
 from pilot_testing.specs import doubler_spec
 
+def same_sign(original, variant):
+    a, b = (np.concatenate([batch["y"] for batch in outputs])[:, 0] > 0 for outputs in (original, variant))
+    return share(a == b)
+
 def spec():
-    return doubler_spec()
+    return doubler_spec(extra_measures={"rows of one sign": same_sign})
 """
 
 
@@ -34,10 +40,15 @@ def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> No
     assert result.exit_code == 0, result.output
     table = result.stdout.splitlines()
     assert table[1].split()[:2] == ["fp32", "installed"]
+    assert table[2].split() == ["over", "300", "rows", "cosine", "lowest", "max", "abs", "max", "rel", "top-1"]
+    assert table[3].split()[:3] == ["fp32", "1.0000", "1.0000"]
+    assert table[3].endswith("100.0%  rows of one sign 100.0% (98.7 to 100.0)")
     installed = folder / "build" / "model_repository"
     assert (installed / "doubler" / "1" / "model.fp32.onnx").is_file()
     assert (installed / "minilm" / "config.pbtxt").is_file()
-    assert run("list").output.startswith("doubler fp32, version 1: ")
+    listed_text = run("list").output
+    assert listed_text.startswith("doubler fp32, version 1: ")
+    assert "rows of one sign 100.0% (98.7 to 100.0)" in listed_text
     (listed,) = json.loads(run("list", "--json").output)
     assert (listed["model"], listed["spec"], listed["failed_gate"]) == ("doubler", "my_spec.py", [])
     assert (listed["version"], listed["is_latest"]) == (1, True)

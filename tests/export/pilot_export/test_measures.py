@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pilot_export.measures import confident_agreement, max_abs_error, paired_drop, row_cosines
+from pilot_export.measures import confident_agreement, max_abs_error, paired_drop, row_cosines, share
 
 
 def test_cosines_are_by_row_over_batches_of_any_size() -> None:
@@ -46,3 +46,11 @@ def test_the_interval_holds_the_true_loss_about_95_times_in_100() -> None:
         _, low, high = paired_drop(original, variant)
         inside += low <= true_drop <= high
     assert 0.92 <= inside / 400 <= 0.98
+
+
+def test_a_share_has_wilson_s_interval() -> None:
+    none, half = share(np.zeros(10, bool)), share(np.arange(100) % 2 == 0)
+    assert (none.value, none.low, none.num_rows) == (0.0, 0.0, 10)
+    assert none.high == pytest.approx(0.2775, abs=1e-4)
+    assert (half.value, half.low, half.high) == pytest.approx((0.5, 0.4038, 0.5962), abs=1e-4)
+    assert share(np.ones(10, bool)).low == pytest.approx(1 - none.high)

@@ -10,7 +10,8 @@ import torch
 from onnx import helper, save
 
 from pilot_export import export_model
-from pilot_export.errors import SpecError
+from pilot_export.errors import SpecError, TraceError
+from pilot_export.measures import share
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.report import ExportReport
 from pilot_export.sources import load_source
@@ -71,6 +72,68 @@ def test_a_torchscript_file_is_exported_by_the_names_of_its_arguments(script: Pa
     quality = report.variants[0].quality
     assert quality is not None
     assert quality.num_rows == 220
+
+
+class Masked(torch.nn.Module):
+    """Over x [rows, length, 4] and mask [rows, length]: the rows of x, and their sum."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = x * mask[:, :, None]
+        return kept, kept.sum(dim=1)
+
+
+def test_a_free_axis_of_a_torchscript_file_is_free_in_its_outputs_too(tmp_path: Path) -> None:
+    from pilot_client.model_config import read
+
+    torch.jit.script(Masked()).save(str(tmp_path / "masked.pt"))
+    x = np.random.default_rng(0).normal(size=(NUM_ROWS, 6, 4)).astype(np.float32)
+    data = rows_file(tmp_path, x=x, mask=np.ones((NUM_ROWS, 6), np.float32))
+    free = {"x": {1: "length"}, "mask": {1: "length"}}
+    spec = load_source(str(tmp_path / "masked.pt"), Given(data=data, free_axes=free))
+    shapes = {name: (batch["x"].shape, batch["mask"].tolist()) for name, batch in spec.edge_cases.items()}
+    assert shapes == {
+        "the longest input (length: 6)": ((1, 6, 4), [[1] * 6]),
+        "the shortest input (length: 1)": ((1, 1, 4), [[1]]),
+        "a row whose mask is 0": ((2, 6, 4), [[0] * 6, [1] * 6]),
+    }
+    report = export(spec, tmp_path)
+    assert report.installed == ("fp32",)
+    quality = report.variants[0].quality
+    assert quality is not None
+    assert set(shapes) < set(quality.edge_cosines)
+    dims = {tensor.name: list(tensor.dims) for tensor in read(tmp_path / "repository" / "masked").output}
+    assert dims == {"output_0": [-1, 4], "output_1": [4]}
+
+
+def test_an_axis_that_the_data_has_not_is_named(script: Path, tmp_path: Path) -> None:
+    data = rows_file(tmp_path, x=vectors(), scale=np.ones(NUM_ROWS, np.float32))
+    with pytest.raises(SpecError, match=r"axis 3 of x is to be free, but it has 2 axes"):
+        load_source(str(script), Given(data=data, free_axes={"x": {3: "length"}}))
+
+
+def test_a_length_that_the_file_itself_refuses_is_no_edge_case(tmp_path: Path) -> None:
+    """A convolution over three values."""
+    weight = helper.make_tensor("w", 1, [1, 4, 3], np.ones(12, np.float32))
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    save(
+        graph(nodes, [("x", "FP32", ["n", 4, "t"])], [("y", "FP32", ["n", 1, "u"])], [weight]),
+        str(tmp_path / "conv.onnx"),
+    )
+    x = np.random.default_rng(0).normal(size=(NUM_ROWS, 4, 9)).astype(np.float32)
+    spec = load_source(str(tmp_path / "conv.onnx"), Given(data=rows_file(tmp_path, x=x)))
+    assert list(spec.edge_cases) == ["the longest input (t: 9)"]
+
+
+def test_an_onnx_file_that_is_too_new_for_the_server_says_how_to_mend_it(tmp_path: Path) -> None:
+    shape = ["n", "length", 4]
+    new = graph([helper.make_node("Relu", ["x"], ["y"])], [("x", "FP32", shape)], [("y", "FP32", shape)], opset=99)
+    save(new, str(tmp_path / "new.onnx"))
+    spec = load_source(
+        str(tmp_path / "new.onnx"), Given(data=rows_file(tmp_path, x=np.repeat(vectors()[:, None], 4, axis=1)))
+    )
+    with pytest.raises(TraceError, match=r"has opset 99, Triton 24\.10 reads up to 21 .*convert_version\(model, 21\)"):
+        export(spec, tmp_path)
+    assert not (tmp_path / "repository").exists()
 
 
 def test_a_torchscript_file_without_data_says_which_data(script: Path) -> None:
@@ -264,8 +327,12 @@ def test_a_sentence_folder_pools_and_normalises_as_its_modules_say(tmp_path: Pat
         else:
             sentence_folder(folder, modules, pooling)
         with torch.inference_mode():
-            module: Any = load_source(str(folder), Given(data=texts)).load_module()
+            spec = load_source(str(folder), Given(data=texts))
+            module: Any = spec.load_module()
             found[name] = module.eval()(ids, mask)
+    (measure,) = spec.extra_measures.values()
+    outputs = [{"sentence_embedding": np.random.default_rng(0).normal(size=(400, 16))}]
+    assert measure(outputs, [{"sentence_embedding": 3 * outputs[0]["sentence_embedding"]}]) == share(np.ones(214, bool))
     as_it_is, lengths = found["mean as it is"], found["mean as it is"].norm(dim=-1, keepdim=True)
     assert not torch.allclose(lengths, torch.ones_like(lengths))
     assert torch.equal(found["mean"], found["bare"])
