@@ -76,10 +76,11 @@ def cuts(photos: tuple[LabelledPhoto, ...], per_photo: int, size: int) -> tuple[
 
 
 def _open(path: Path) -> Any:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
-        return Image.open(path).convert("RGB")
+        # A telephone writes the pixels as its sensor lies, and beside them how they are to be turned.
+        return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
     except (OSError, SyntaxError, ValueError) as error:
         raise PilotError(f"{path} is no picture that can be read: {error}") from error
 

@@ -57,6 +57,17 @@ def test_no_photo_judges_that_has_calibrated() -> None:
     assert not judged & calibrated
 
 
+def test_a_picture_that_a_telephone_has_turned_is_turned_back(tmp_path: Path) -> None:
+    from PIL import Image
+
+    upright = photos.labelled_photos()[0].path
+    with Image.open(upright) as image:
+        exif = image.getexif()
+        exif[0x0112] = 6  # Orientation: a quarter to the right, to be seen as it was taken.
+        image.rotate(90, expand=True).save(tmp_path / "turned.png", exif=exif)
+    assert np.array_equal(photos.read_photo(tmp_path / "turned.png", 64), photos.read_photo(upright, 64))
+
+
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     for path in (tmp_path / "notes.txt", tmp_path / "nosuch.jpg"):
