@@ -7,16 +7,14 @@ again, with the same confidence as in a comparison, and a lower one takes its pl
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from math import inf
-from statistics import mean, median, median_low
+from statistics import median, median_low
 
+from pilot_perf.attempt import MARGIN, MAX_FAILED, again, failure_of, surely_keeps
 from pilot_perf.finalists import Failure, next_candidate
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.side import LEAST_ROUNDS, Side
 from pilot_perf.slo import Slo
 
-# As in a comparison.
-MARGIN, MAX_FAILED = 0.98, 2
 MAX_ROUNDS = 7
 # Of all loads together.
 MAX_TOTAL = 21
@@ -56,13 +54,11 @@ def confirm_alone(winner: Trial, searched: Sequence[Measurement], slo: Slo) -> G
         side = Side(candidate, ())
         while num_left and not _is_settled(side, slo):
             reason = "does it keep the budget in a long window?" if not side.alone else "is the budget surely kept?"
-            measurement = yield Trial(candidate.knobs, candidate.concurrency, reason)
+            measurement = yield again(candidate, reason)
             side, num_left = Side(candidate, (), (*side.alone, measurement)), num_left - 1
         if _keeps(side, slo):
             return Alone(side, True, len(failures))
-        uses = side.uses(slo)
-        use = max(median(uses), mean(uses)) if uses else inf
-        failures.append(Failure(candidate, use, side.throughput_per_s or 0.0))
+        failures.append(failure_of(side, slo))
         # To end with something that surely keeps the budget, the last one is chosen with room in it.
         following = next_candidate(own, failures, slo, is_last=num_left <= MAX_ROUNDS)
         if following is None or num_left < LEAST_ROUNDS:
@@ -71,7 +67,7 @@ def confirm_alone(winner: Trial, searched: Sequence[Measurement], slo: Slo) -> G
 
 
 def _keeps(side: Side, slo: Slo) -> bool:
-    return len(side.alone) >= LEAST_ROUNDS and side.num_failed < MAX_FAILED and side.surely_keeps(slo, MARGIN)
+    return len(side.alone) >= LEAST_ROUNDS and surely_keeps(side, slo)
 
 
 def _is_settled(side: Side, slo: Slo) -> bool:

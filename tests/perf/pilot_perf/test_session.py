@@ -349,8 +349,18 @@ def test_the_untuned_configuration_serves_the_same_after_an_override(tmp_path: P
     assert model_control.model_config(server.grpc_url, "timed") == bench.installed
     rows = np.ones((2, 4), dtype=np.float32)
     assert np.array_equal(infer(server.grpc_url, "timed", {"x": rows})["y"], rows)
+    # Of a server that is not ours the files count again: an override that stays would hide what its owner writes.
+    bench.loader.server_pid = None
+    bench.load(Knobs(max_batch=4))
+    bench.restore()
+    assert model_control.model_config(server.grpc_url, "timed") == bench.installed
+    with (tmp_path / "models" / "timed" / "config.pbtxt").open("a") as file:
+        file.write('parameters { key: "note" value { string_value: "mine" } }\n')
+    model_control.load(server.grpc_url, "timed")
+    assert model_control.model_config(server.grpc_url, "timed").parameters["note"].string_value == "mine"
 
 
+@pytest.mark.slow
 def test_the_files_of_a_server_that_is_not_ours_count_again_afterwards(
     tmp_path: Path, start_server: StartServer
 ) -> None:
