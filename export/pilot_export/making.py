@@ -1,11 +1,13 @@
 """Makes the variants in the build folder: the original loaded and traced, each recipe run, what TensorRT says of it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError
+from pilot_export.onnx_files import is_split, remove
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.recipes import BASE, GPU, TENSORRT, Recipe, Source, file_name
 from pilot_export.spec import ExportSpec
@@ -15,6 +17,8 @@ from pilot_export.trace import check_valid, trace_to_onnx
 
 # Intermediate graphs, each as large as the model; gone when all is judged.
 SCRATCH = "scratch"
+# How protobuf, onnx and onnxruntime say that a message is over its limit.
+_TOO_LARGE = re.compile(r"2 ?GB|2 ?GiB|2147483647|exceed\w* maximum protobuf|[Ff]ailed to serialize")
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
     """
     if recipe.make is None:
         raise VariantError(f"{recipe.precision} is the traced graph itself")
-    path.unlink(missing_ok=True)
+    remove(path)
     try:
         notes = tuple(recipe.make(source, path))
         check_valid(path)
@@ -99,5 +103,10 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
     except TraceError as error:
         raise VariantError(f"{recipe.precision}: {error}") from error
     except Exception as error:
+        if is_split(source.fp32_path) and _TOO_LARGE.search(str(error)):
+            raise VariantError(
+                f"{recipe.precision}: graph over 2 GB: {error}. What makes it keeps all weights in one message, which "
+                "ends there: serve fp32 or fp16, or make the model smaller or two models"
+            ) from error
         raise VariantError(f"{recipe.precision} cannot be made: {type(error).__name__}: {error}") from error
     return notes

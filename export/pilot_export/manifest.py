@@ -13,6 +13,7 @@ from typing import Any
 from pilot_client.model_config import version_numbers
 from pilot_export.errors import ExportError
 from pilot_export.graph_digest import graph_sha256
+from pilot_export.onnx_files import files_of
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import Batch, ExportSpec
 
@@ -141,8 +142,13 @@ def _read(path: Path) -> Manifest:
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Of the file's bytes, followed by those of its weights where they lie beside it."""
+    digest = hashlib.sha256()
+    for part in files_of(path):
+        with part.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def weights_sha256(module: Any) -> str:

@@ -4,6 +4,7 @@ model.fp32.onnx         the graph, and the weights where they fit
 model.fp32.onnx.data    the weights, where they do not; the graph names this file, so the two go together
 """
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,42 @@ def files_of(path: Path) -> list[Path]:
     return [path, beside] if beside.is_file() else [path]
 
 
+def is_split(path: Path) -> bool:
+    """Do its weights lie beside it?"""
+    return data_file(path).is_file()
+
+
+def remove(path: Path) -> None:
+    """Both files: whoever writes weights beside a graph appends to those that are there."""
+    for file in files_of(path):
+        file.unlink(missing_ok=True)
+
+
 def size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
-def save(model: Any, path: Path, max_graph_bytes: int = MAX_GRAPH_BYTES) -> None:
-    """Write `model` to `path`, with its weights beside it where one file would be too large."""
+def save(model: Any, path: Path, max_graph_bytes: int | None = None) -> None:
+    """Write `model` to `path`, with its weights beside it where one file would be too large (None: MAX_GRAPH_BYTES)."""
     import onnx
 
-    beside = data_file(path)
-    beside.unlink(missing_ok=True)  # onnx would append to it
+    remove(path)
+    limit = MAX_GRAPH_BYTES if max_graph_bytes is None else max_graph_bytes
     # The message itself cannot be asked for its size once it is over the limit.
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) + GRAPH_ROOM_BYTES <= max_graph_bytes:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) + GRAPH_ROOM_BYTES <= limit:
         onnx.save(model, str(path))
     else:
-        onnx.save(model, str(path), save_as_external_data=True, location=beside.name, size_threshold=1024)
+        location = data_file(path).name
+        onnx.save(model, str(path), save_as_external_data=True, location=location, size_threshold=1024)
+
+
+def load_with_shapes(path: Path) -> Any:
+    """The model with the shape and type of every value inside; over files, since a message ends at 2 GB."""
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        inferred = Path(folder) / path.name
+        onnx.shape_inference.infer_shapes_path(str(path), str(inferred))
+        model = onnx.load(str(inferred), load_external_data=False)
+    onnx.load_external_data_for_model(model, str(path.parent))
+    return model

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import TraceError
-from pilot_export.onnx_files import MAX_GRAPH_BYTES, save
+from pilot_export.onnx_files import remove, save
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import ExportSpec
 from pilot_export.triton_releases import DEFAULT_RELEASE, check_version, onnx_limit
@@ -23,16 +23,17 @@ def trace_to_onnx(
     path: Path,
     *,
     release: str = DEFAULT_RELEASE,
-    max_graph_bytes: int = MAX_GRAPH_BYTES,
+    max_graph_bytes: int | None = None,
 ) -> None:
-    """Write the graph of `module` to `path`, checked; its weights lie beside it if it is over `max_graph_bytes`.
+    """Write the graph of `module` to `path`, checked; its weights lie beside it if it is over `max_graph_bytes`
+    (None: what one file can hold).
 
     Raises:
         TraceError: the module cannot be traced, the graph is not valid ONNX, or an axis was baked in.
     """
     import onnx
 
-    path.unlink(missing_ok=True)
+    remove(path)
     if isinstance(module, OnnxOriginal):
         model = _load(module.path)
     else:

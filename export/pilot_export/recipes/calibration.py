@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilot_export.onnx_files import is_split
+
 if TYPE_CHECKING:
     from pilot_export.spec import Batch, ExportSpec
 
@@ -44,6 +46,7 @@ def write_ranges(
         list(op_types),
         augmented_model_path=str(cache_path.with_suffix(".onnx")),
         calibrate_method=CalibrationMethod[method],
+        use_external_data_format=is_split(model_path),
         extra_options=options,
     )
     for batch in _small(batches, MAX_ROWS[calibrator]):

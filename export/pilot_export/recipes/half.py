@@ -8,6 +8,7 @@ fp16 into bf16, which it does not know.
 from pathlib import Path
 from typing import Any
 
+from pilot_export.onnx_files import load_with_shapes, save
 from pilot_export.recipes.recipe import Source
 from pilot_export.recipes.value_ranges import value_ranges
 
@@ -19,14 +20,12 @@ MAX_LISTED = 8
 
 def make_fp16(source: Source, path: Path) -> tuple[str, ...]:
     """fp16 except for the nodes that read or write values beyond a quarter of fp16's range on real data."""
-    import onnx
-
     ranges = value_ranges(source.fp32_path, source.spec)
-    model = onnx.load(str(source.fp32_path))
+    model = load_with_shapes(source.fp32_path)
     _name_nodes(model)
     too_large = {name for name, largest in ranges.items() if largest > MAX_FLOAT16 / HEADROOM}
     kept = [node.name for node in model.graph.node if too_large & {*node.input, *node.output}]
-    onnx.save(_to_fp16(model, kept), str(path))
+    save(_to_fp16(model, kept), path)
     if not kept:
         return (f"no value on real data comes near fp16's limit (largest: {max(ranges.values(), default=0):.3g})",)
     names = ", ".join(kept[:MAX_LISTED]) + (f" and {len(kept) - MAX_LISTED} more" if len(kept) > MAX_LISTED else "")
@@ -41,13 +40,13 @@ def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
     """
     import onnx
 
-    fp32 = onnx.load(str(source.fp32_path))
+    fp32 = load_with_shapes(source.fp32_path)
     _name_nodes(fp32)
     half = _to_fp16(fp32, [])
     _check_bfloat16(half)
     # The converter changes what it is given, and cuts to fp16's range: the values are taken from the file once more.
     originals = {tensor.name: tensor for tensor in onnx.load(str(source.fp32_path)).graph.initializer}
-    onnx.save(_to_bf16(half, originals), str(path))
+    save(_to_bf16(half, originals), path)
     return ()
 
 
@@ -58,10 +57,11 @@ def _name_nodes(model: Any) -> None:
 
 
 def _to_fp16(model: Any, kept: list[str]) -> Any:
+    """`model`, which has its shapes, in fp16; it is changed in place."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
-    half = convert_float_to_float16(model, keep_io_types=True, node_block_list=kept)
+    half = convert_float_to_float16(model, keep_io_types=True, disable_shape_infer=True, node_block_list=kept)
     _join_fp32(half.graph)
     # It appends the casts of inputs behind the nodes that read them, which is no valid ONNX.
     OnnxModel(half).topological_sort()

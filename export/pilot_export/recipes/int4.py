@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pilot_export.onnx_files import is_split
 from pilot_export.recipes.recipe import Source
 
 # Weights that share one scale. Small blocks cost a little space and win most of the precision back.
@@ -19,7 +20,7 @@ def make(source: Source, path: Path) -> tuple[str, ...]:
         onnx.load(str(source.fp32_path)), bits=4, block_size=BLOCK_SIZE, accuracy_level=ACCURACY_LEVEL
     )
     quantizer.process()
-    quantizer.model.save_model_to_file(str(path))
+    quantizer.model.save_model_to_file(str(path), is_split(source.fp32_path))
     nodes = quantizer.model.model.graph.node
     changed = sum(node.op_type == "MatMulNBits" for node in nodes)
     if not changed:

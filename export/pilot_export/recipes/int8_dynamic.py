@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pilot_export.onnx_files import is_split
 from pilot_export.recipes.recipe import Source
 
 
@@ -14,7 +15,13 @@ def quantize_dynamic_int8(fp32_path: Path, path: Path) -> None:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(fp32_path, path, weight_type=QuantType.QInt8, per_channel=True)
+    quantize_dynamic(
+        fp32_path,
+        path,
+        weight_type=QuantType.QInt8,
+        per_channel=True,
+        use_external_data_format=is_split(fp32_path),
+    )
 
 
 def make(source: Source, path: Path) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pilot_export.onnx_files import save
+from pilot_export.onnx_files import data_file, is_split, remove, save
 from pilot_export.recipes.calibration import CALIBRATORS, split_rows, write_ranges
 from pilot_export.recipes.recipe import Source
 from pilot_export.recipes.sensitivity import rank_by_error
@@ -129,6 +129,7 @@ class _Search:
         if key not in self._ranges:
             self._ranges[key] = write_ranges(self._graph, op_types, self._fit, calibrator, cache)
         method = {"minmax": "MinMax", "percentile": "Percentile", "entropy": "Entropy"}[calibrator]
+        remove(self._path)  # of the attempt before
         quantize_static(
             str(self._graph),
             str(self._path),
@@ -142,6 +143,7 @@ class _Search:
             calibrate_method=CalibrationMethod[method],
             extra_options=dict(self._style.options),
             calibration_cache_path=cache,
+            use_external_data_format=is_split(self._graph),
         )
         self._trials += 1
         return _missing(self._spec, self._expected, _run(self._path, self._held))
@@ -166,7 +168,15 @@ def _prepare(fp32_path: Path, path: Path) -> Path:
     named = path.with_name(f"named-{path.name}")
     save(model, named)
     # Symbolic shape inference breaks on some graphs; onnx's own is enough for QDQ.
-    quant_pre_process(str(named), str(path), skip_symbolic_shape=True)
+    remove(path)
+    quant_pre_process(
+        str(named),
+        str(path),
+        skip_symbolic_shape=True,
+        save_as_external_data=is_split(named),
+        all_tensors_to_one_file=True,
+        external_data_location=data_file(path).name,
+    )
     return path
 
 

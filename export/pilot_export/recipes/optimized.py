@@ -7,6 +7,7 @@ must never reach a graph that TensorRT parses, so no other recipe starts from th
 from collections import Counter
 from pathlib import Path
 
+from pilot_export.onnx_files import data_file, is_split
 from pilot_export.recipes.recipe import Source
 
 
@@ -18,7 +19,7 @@ def make(source: Source, path: Path) -> tuple[str, ...]:
     before = Counter(node.op_type for node in onnx.load(str(source.fp32_path), load_external_data=False).graph.node)
     if before["Softmax"] and before["MatMul"]:
         optimized = optimize_model(str(source.fp32_path), model_type="bert", opt_level=1)
-        optimized.save_model_to_file(str(path), use_external_data_format=False)
+        optimized.save_model_to_file(str(path), use_external_data_format=is_split(source.fp32_path))
     else:
         _optimize_by_onnxruntime(source.fp32_path, path)
     nodes = onnx.load(str(path), load_external_data=False).graph.node
@@ -34,4 +35,8 @@ def _optimize_by_onnxruntime(fp32_path: Path, path: Path) -> None:
     # One level higher would lay out the weights for this very processor.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
+    if is_split(fp32_path):
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", data_file(path).name
+        )
     onnxruntime.InferenceSession(str(fp32_path), options, providers=["CPUExecutionProvider"])

@@ -9,14 +9,15 @@ GPU's kernels.
 from pathlib import Path
 from typing import Any
 
+from pilot_export.onnx_files import load_with_shapes, save
+
 
 def write_rounding_twin(path: Path, twin_path: Path) -> None:
     """Write the fp32 twin of the half-precision graph in `path`."""
-    import onnx
     from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
     halves = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
+    model = load_with_shapes(path)
     graph = model.graph
     kind_of = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
     for tensor in graph.initializer:
@@ -41,4 +42,4 @@ def write_rounding_twin(path: Path, twin_path: Path) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.value_info[:]
-    onnx.save(model, str(twin_path))
+    save(model, twin_path)

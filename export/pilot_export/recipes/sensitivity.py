@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pilot_export.onnx_files import save
+
 if TYPE_CHECKING:
     from pilot_export.spec import Batch
 
@@ -33,7 +35,7 @@ def rank_by_error(
     measured = _add_shadows(model, set(node_names), ranges, is_symmetric)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shadows.onnx"
-        onnx.save(model, str(path), save_as_external_data=True)
+        save(model, path)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

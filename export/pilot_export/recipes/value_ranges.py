@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pilot_export.onnx_files import load_with_shapes, save
+
 if TYPE_CHECKING:
     from pilot_export.spec import Batch, ExportSpec
 
@@ -28,7 +30,7 @@ def value_ranges(path: Path, spec: "ExportSpec", max_rows: int = MAX_ROWS) -> di
     import onnx
     import onnxruntime
 
-    model = onnx.shape_inference.infer_shapes(onnx.load(str(path)))
+    model = load_with_shapes(path)
     floats = {
         value.name: value
         for value in model.graph.value_info
@@ -40,7 +42,7 @@ def value_ranges(path: Path, spec: "ExportSpec", max_rows: int = MAX_ROWS) -> di
     largest: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         with_outputs = Path(folder) / "outputs.onnx"
-        onnx.save(model, str(with_outputs), save_as_external_data=True)
+        save(model, with_outputs)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # Fusions would take values away that an fp16 graph has.
