@@ -1,4 +1,4 @@
-"""vLLM on a CPU: the engine core in process, on token ids. Compiled, as vLLM runs by itself, which takes minutes to load;
+"""vLLM on a CPU: the engine core in process, on token ids. Compiled, as vLLM runs by itself, for minutes at load;
 `--set eager=true` leaves that out."""
 
 import os

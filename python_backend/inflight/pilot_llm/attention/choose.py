@@ -19,12 +19,14 @@ from pilot_llm.batch import SequenceStep, build_batch
 
 _log = logging.getLogger(__name__)
 
-# Root mean square of the difference, of values that spread by 1.
+# Root mean square of the difference over that of what is expected: the mean of many values is small.
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
-_PROBE_WINDOW = 3
-# Tokens that two sequences bring to each step: chunks, a chunk beside a decode, decodes.
-_PROBE_STEPS = ((5, 3), (1, 4), (1, 1))
+# What stands for a window of the model: one that ends within a tile of keys, and one that holds several.
+_PROBE_WINDOWS = (3, 200)
+# Tokens that two sequences bring to each step: chunks, a chunk beside a decode, decodes; then, in one of them, so many
+# that a kernel takes its keys in many tiles and parts, and a decode behind them.
+_PROBE_STEPS = ((5, 3), (1, 4), (1, 1), (1, 1100), (1, 1))
 
 Candidate = Callable[[], FlatKernel | str]
 """Makes the kernel, or says why it cannot serve this model here."""
@@ -94,8 +96,11 @@ def why_wrong(
     device: torch.device,
 ) -> str | None:
     """None: it agrees with the reference on heads, blocks and kinds of window as in `shape`."""
-    windows = tuple({None if window is None else _PROBE_WINDOW for window in shape.windows})
-    small = CacheShape(2 * -(-16 // shape.block_size), shape.block_size, shape.num_kv_heads, shape.head_dim, windows)
+    has_windows = any(window is not None for window in shape.windows)
+    windows = (*((None,) if None in shape.windows else ()), *(_PROBE_WINDOWS if has_windows else ()))
+    longest = max(sum(counts) for counts in zip(*_PROBE_STEPS, strict=True))
+    num_blocks = 2 * -(-longest // shape.block_size)
+    small = CacheShape(num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim, windows)
     flat = FlatPagedAttention(small, kernel, cache_dtype=cache_dtype, device=device)
     flat.fill(float("nan"))
     reference = TorchPagedAttention(small, compute_dtype=compute_dtype, cache_dtype=cache_dtype, device=device)
@@ -116,7 +121,7 @@ def why_wrong(
             flat.begin_step(batch)
             reference.begin_step(batch)
             ours, expected = (attention.attend(layer, *heads).float() for attention in (flat, reference))
-            difference = float((ours - expected).square().mean().sqrt())
+            difference = float(((ours - expected).square().mean() / expected.square().mean()).sqrt())
             # Negated, so that a NaN fails too.
             if not difference <= _TOLERANCE[compute_dtype]:
                 return f"on a probe it differs from the reference by {difference:.2g}"

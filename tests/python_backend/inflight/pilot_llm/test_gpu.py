@@ -19,6 +19,7 @@ from pilot_llm.engine import Engine
 from pilot_llm.runner import load_runner
 from pilot_llm.step_inputs import Staging
 from pilot_testing.fake_llm import LetterTokenizer, submit
+from pilot_testing.flat_attention import compare
 from pilot_testing.greedy_driver import generate, ties_until_difference
 from pilot_testing.hf_models import load, make_model
 
@@ -26,6 +27,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the wheel triton")
+CUDA = torch.device("cuda")
 HALF = (torch.float16, torch.bfloat16)
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7, 9, 3], [8, 4, 6]]
 
@@ -38,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def agrees(kernel: FlatKernel, shape: CacheShape, dtype: torch.dtype) -> str | None:
-    return why_wrong(kernel, shape, compute_dtype=dtype, cache_dtype=dtype, device=torch.device("cuda"))
+    return why_wrong(kernel, shape, compute_dtype=dtype, cache_dtype=dtype, device=CUDA)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -49,13 +52,51 @@ def test_varlen_agrees_with_the_reference(head_dim: int, dtype: torch.dtype) -> 
     assert agrees(VarlenKernel(attend), CacheShape(8, 256, 4, head_dim, (None, 9)), dtype) is None
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the wheel: pip install triton")
+@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize(("head_dim", "block_size"), [(8, 4), (64, 16), (96, 16), (128, 16), (128, 256)])
 def test_triton_kernel_agrees_with_the_reference(head_dim: int, block_size: int, dtype: torch.dtype) -> None:
     from pilot_llm.attention.triton_paged import TritonKernel
 
     assert agrees(TritonKernel(), CacheShape(8, block_size, 4, head_dim, (None, 9)), dtype) is None
+
+
+# Long prompts in one step, then decodes behind them: many tiles and parts, of all lengths in one batch.
+LONG_STEPS = [[1030, 511, 3], [1, 1, 1], [1, 1, 40], [1, 1, 1]]
+# Of values that are means of up to a thousand others.
+ATOL = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("window", [None, 100, 600])
+def test_varlen_agrees_at_length(window: int | None, dtype: torch.dtype) -> None:
+    attend = load_varlen()
+    assert callable(attend), attend
+    shape = CacheShape(3 * 5, 256, 2, 64, (window,))
+    compare(VarlenKernel(attend), shape, 8, LONG_STEPS, dtype=dtype, device=CUDA, atol=ATOL[dtype], rtol=2e-2)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("window", [None, 100, 600])
+@pytest.mark.parametrize(("head_dim", "block_size"), [(64, 16), (128, 16), (96, 256)])
+def test_triton_kernel_agrees_at_length(head_dim: int, block_size: int, window: int | None, dtype: torch.dtype) -> None:
+    from pilot_llm.attention.triton_paged import TritonKernel
+
+    shape = CacheShape(3 * -(-1100 // block_size), block_size, 2, head_dim, (window,))
+    compare(TritonKernel(), shape, 8, LONG_STEPS, dtype=dtype, device=CUDA, atol=ATOL[dtype], rtol=2e-2)
+
+
+@needs_triton
+@pytest.mark.parametrize("window", [None, 2050])
+def test_triton_kernel_deals_long_contexts_to_all_parts(window: int | None) -> None:
+    from pilot_llm.attention.triton_paged import TritonKernel
+
+    shape = CacheShape(3 * 600, 16, 2, 128, (window,))
+    steps = [[1, 1, 1]] * 3
+    atol = ATOL[torch.bfloat16]
+    computed = [9000, 2046, 127]
+    compare(TritonKernel(), shape, 8, steps, computed=computed, dtype=torch.bfloat16, device=CUDA, atol=atol, rtol=2e-2)
 
 
 def test_batches_arrive_whole_while_the_device_is_busy() -> None:

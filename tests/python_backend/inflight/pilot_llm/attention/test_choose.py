@@ -31,6 +31,10 @@ class Broken:
         if self._fault == "reads garbage":
             return self._kernel(query, keys, values, inputs, window) + 0 * values.sum()
         output = self._kernel(query, keys, values, inputs, window)
+        if self._fault == "many keys":
+            return output * 1.1 if inputs.max_context_len > 1000 else output
+        if self._fault == "wide windows":
+            return self._kernel(query, keys, values, inputs, 64 if window is not None and window > 64 else window)
         return output * 1.1 if inputs.num_decodes == inputs.num_sequences else output  # wrong in decodes only
 
 
@@ -43,9 +47,18 @@ def test_right_kernel_passes_the_probe(dtype: torch.dtype) -> None:
     assert verdict(VarlenKernel(varlen_by_the_book), dtype) is None
 
 
-@pytest.mark.parametrize("fault", ["no window", "reads garbage", "decodes"])
-def test_wrong_kernel_does_not_pass(fault: str) -> None:
-    reason = verdict(Broken(fault))
+@pytest.mark.parametrize(
+    ("fault", "dtype"),
+    [
+        ("no window", torch.float32),
+        ("reads garbage", torch.float32),
+        ("decodes", torch.float32),
+        ("many keys", torch.bfloat16),  # where the tolerance is wide and the values are small
+        ("wide windows", torch.float32),
+    ],
+)
+def test_wrong_kernel_does_not_pass(fault: str, dtype: torch.dtype) -> None:
+    reason = verdict(Broken(fault), dtype)
     assert reason is not None
     assert "differs from the reference by" in reason
 
