@@ -24,6 +24,7 @@ from pilot_perf.errors import (
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Earlier, Figures, Measurement, Point, Stages, Trial
+from pilot_perf.merge import merged
 from pilot_perf.target import Target
 from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load
 
@@ -210,9 +211,19 @@ class Bench:
                     earlier.append(_earlier(figures, "fewer requests in flight than asked for"))
                     continue
             if not problem:
-                return Measurement(trial, "measured", figures)
+                return Measurement(trial, "measured", self._narrowed(figures, trial, window_ms, plan))
             earlier.append(_earlier(figures, "unsteady"))
         return Measurement(trial, "unstable", problem=problem)
+
+    def _narrowed(self, figures: Figures, trial: Trial, window_ms: int, plan: WindowPlan) -> Figures:
+        """`figures` with those of further windows, where the plan asks for surer ones."""
+        runs = [figures]
+        while len(runs) <= plan.max_repeats and plan.is_wide(merged(runs)):
+            try:
+                runs.append(self._measure_once(trial, window_ms))
+            except EmptyWindowsError:
+                break
+        return merged(runs)
 
     def _measure_once(self, trial: Trial, window_ms: int) -> Figures:
         try:

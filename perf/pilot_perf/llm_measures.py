@@ -14,6 +14,7 @@ from pilot_perf.percentiles import summary
 from pilot_perf.records import NS_PER_MS, LoadRecords, Record
 from pilot_perf.slo import Slo
 from pilot_perf.tokens import CountedBy, TokenCounter, text_of
+from pilot_perf.widths import percentile_half_widths
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class LlmFigures:
     mean_input_tokens: float | None
     mean_output_tokens: float
     tokens_counted_by: CountedBy
+    half_widths: dict[str, float]
 
 
 def answer_of(record: Record, tokens: TokenCounter, counted_by: CountedBy) -> Answer:
@@ -72,12 +74,13 @@ def llm_figures(
     """The figures of the successful requests of `load`, of which there is at least one."""
     counted_by = tokens.counted_by(load.succeeded)
     answers = [answer_of(record, tokens, counted_by) for record in load.succeeded]
+    ttfts_ms = [answer.ttft_ms for answer in answers if answer.ttft_ms is not None]
     itls_ms = [answer.itl_ms for answer in answers if answer.itl_ms is not None]
     inputs = [answer.input_tokens for answer in answers if answer.input_tokens is not None]
     outputs = [answer.output_tokens for answer in answers]
     itl_ms = summary(itls_ms, statistics.get("itl_ms", ()))
     return LlmFigures(
-        ttft_ms=summary((a.ttft_ms for a in answers if a.ttft_ms is not None), statistics.get("ttft_ms", ())),
+        ttft_ms=summary(ttfts_ms, statistics.get("ttft_ms", ())),
         itl_ms=itl_ms,
         output_tokens_per_s=sum(outputs) / load.window_s,
         output_tokens_per_s_per_user=1000.0 / itl_ms["avg"] if itl_ms and itl_ms["avg"] > 0 else None,
@@ -85,4 +88,8 @@ def llm_figures(
         mean_input_tokens=sum(inputs) / len(inputs) if inputs else None,
         mean_output_tokens=sum(outputs) / len(outputs),
         tokens_counted_by=counted_by,
+        half_widths={
+            **percentile_half_widths(ttfts_ms, statistics.get("ttft_ms", ()), " TTFT"),
+            **percentile_half_widths(itls_ms, statistics.get("itl_ms", ()), " ITL"),
+        },
     )

@@ -23,6 +23,7 @@ from pilot_perf.schedule import at_rate, poisson_intervals_us
 from pilot_perf.slo import Slo
 from pilot_perf.target import Target
 from pilot_perf.usage_sampler import UsageSampler
+from pilot_perf.widths import percentile_half_widths
 from pilot_server.toolchain import PerfAnalyzer
 
 WARM_UP_MS = 400
@@ -108,10 +109,15 @@ class Loader:
             late_sends=None if trial.rate_per_s is None else records.late_sends,
             refused_rate=len(records.refused) / len(records.records),
             refused_ms=summary(record.latency_ms for record in records.refused),
+            half_widths=percentile_half_widths(
+                [record.latency_ms for record in succeeded], self.target.statistics.get("latency_ms", ())
+            ),
         )
         if (tokens := self.target.requests.tokens) is None:
             return figures
-        return replace(figures, **asdict(llm_figures(records, tokens, self.target.statistics, self.slo)))
+        of_tokens = asdict(llm_figures(records, tokens, self.target.statistics, self.slo))
+        of_tokens["half_widths"] = {**(figures.half_widths or {}), **of_tokens["half_widths"]}
+        return replace(figures, **of_tokens)
 
 
 def _from_result(run: LoadRun) -> Figures:

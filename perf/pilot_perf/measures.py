@@ -93,6 +93,9 @@ class Figures:
     # Requests that the queue refused: their share of all (it is part of the error rate), and how long that took.
     refused_rate: float | None = None
     refused_ms: dict[str, float] | None = None
+    # Half-widths of the 95% intervals of percentiles, as shares of them, by their name in a budget ("p95", "p95 TTFT");
+    # only where every request was recorded.
+    half_widths: dict[str, float] | None = None
 
     def value(self, measure: str, statistic: str | None = None) -> float | None:
         """The number that a budget on `measure` (of TIMES or SCALARS) talks about; None where it was not measured."""

@@ -15,14 +15,15 @@ def summary(values: Iterable[float], statistics: Iterable[str] = ()) -> dict[str
     if not ordered:
         return None
     names = dict.fromkeys((*USUAL_STATISTICS, *statistics))
-    return {name: _mean(ordered) if name == "avg" else _percentile(ordered, float(name[1:])) for name in names}
+    return {name: _mean(ordered) if name == "avg" else percentile_of(ordered, float(name[1:])) for name in names}
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _percentile(ordered: Sequence[float], percent: float) -> float:
+def percentile_of(ordered: Sequence[float], percent: float) -> float:
+    """Of sorted values, of which there are some."""
     # Rounded, because 99.9 / 100 x 1000 is a little above 999.
     rank = math.ceil(round(percent / 100.0 * len(ordered), 6))
     return ordered[max(rank, 1) - 1]

@@ -52,6 +52,11 @@ class Ratio:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
+def t_95(freedom: int) -> float:
+    """The two-sided 95% quantile of Student's t."""
+    return _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+
+
 def upper_bound(values: Sequence[float]) -> float:
     """The upper 95% bound of the mean of which `values` are a sample, Student's t; infinite with fewer than two."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
@@ -69,14 +74,14 @@ def further_value_factor(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.inf
     freedom = len(values) - 1
-    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    quantile = t_95(freedom)
     return math.exp(quantile * stdev(map(math.log, values)) * math.sqrt(1 + 1 / len(values)))
 
 
-def is_mostly(num_yes: int, num_all: int) -> bool:
-    """Whether more than half of all further rounds would say yes, with 90% confidence (sign test): 4 of 4, 6 of 7."""
+def is_mostly(num_yes: int, num_all: int, confidence: float = 0.90) -> bool:
+    """Whether more than half of all further rounds would say yes (sign test); with 90% confidence 4 of 4, 6 of 7."""
     at_least = sum(math.comb(num_all, yes) for yes in range(num_yes, num_all + 1))
-    return num_all > 0 and at_least / 2**num_all <= 0.10
+    return num_all > 0 and at_least / 2**num_all <= 1 - confidence + 1e-9
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio | None:
@@ -88,7 +93,7 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
     if len(logs) == 1:
         return Ratio(math.exp(center), None, None, 1)
     freedom = len(logs) - 1
-    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    quantile = t_95(freedom)
     half = quantile * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half), len(logs))
 
@@ -109,6 +114,6 @@ def independent_ratio(numerators: Sequence[float], denominators: Sequence[float]
         return Ratio(math.exp(center), math.exp(center), math.exp(center), smaller)
     spread = parts[0] ** 2 / (len(above) - 1) + parts[1] ** 2 / (len(below) - 1)
     freedom = max(1, math.floor(sum(parts) ** 2 / spread))
-    quantile = _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    quantile = t_95(freedom)
     half = quantile * math.sqrt(sum(parts))
     return Ratio(math.exp(center), math.exp(center - half), math.exp(center + half), smaller)

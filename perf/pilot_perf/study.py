@@ -28,7 +28,8 @@ from pilot_perf.windows import WindowPlan
 from pilot_perf.winner import winner_of
 
 SEARCH_WINDOWS = WindowPlan(window_ms=700)
-CONFIRM_WINDOWS = WindowPlan(window_ms=1800)
+# Three windows know their mean by two degrees of freedom only; as wide as that, three more are worth their time.
+CONFIRM_WINDOWS = WindowPlan(window_ms=1800, half_width=0.2)
 ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000)
 OVERLOAD_WINDOWS = WindowPlan(window_ms=1700)
 MAX_MEASUREMENTS = 60

@@ -46,6 +46,7 @@ def study_conditions(
         "strategy": request.strategy,
         "space": {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(space).items()},
         "windows_ms": [SEARCH_WINDOWS.window_ms, CONFIRM_WINDOWS.window_ms],
+        "windows_half_width": CONFIRM_WINDOWS.half_width,
     }
 
 

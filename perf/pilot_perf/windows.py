@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pilot_perf.measures import Figures
 from pilot_perf.slo import Slo
+from pilot_perf.widths import rate_half_width
 
 # Little's law (requests in flight = throughput x mean latency) holds for any closed loop. Below this share of what was
 # asked for, the client did not keep the load up; above it by more than that, the numbers contradict each other.
@@ -20,10 +21,22 @@ STEADY_SPREAD = 0.35
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """Lengths of one of the three windows."""
+    """Lengths of one of the three windows.
+
+    Where the 95% interval of the throughput or of a percentile is wider than `half_width` (a share) to either side, the
+    windows are measured again and taken together, `max_repeats` times at most; None: they are taken as they are.
+    """
 
     window_ms: int = 700
     max_window_ms: int = 20_000
+    half_width: float | None = None
+    max_repeats: int = 1
+
+    def is_wide(self, figures: Figures) -> bool:
+        if self.half_width is None:
+            return False
+        throughput = rate_half_width(figures.window_rates_per_s)
+        return any(width > self.half_width for width in (throughput or 0.0, *(figures.half_widths or {}).values()))
 
     def longer(self, window_ms: int, num_requests: int, slo: Slo) -> int | None:
         """A length that should give enough requests, None where `num_requests` is enough or the cap is reached."""

@@ -10,6 +10,7 @@ from pilot_perf.overload import MAX_REFUSED_LIGHT, OVERLOAD, TOLERANCE, Protecti
 from pilot_perf.report.content import Content
 from pilot_perf.report.html import note, number, share, table
 from pilot_perf.store import Row
+from pilot_perf.widths import rate_half_width
 
 
 def bottleneck(content: Content) -> str:
@@ -209,6 +210,7 @@ def measurements(content: Content) -> str:
         "CPU",
         "window s",
         "requests",
+        "95% interval",
         "result",
         "why it was measured",
     ]
@@ -218,7 +220,7 @@ def measurements(content: Content) -> str:
         cells: list[Any] = [row_number, row.phase.replace("_", " "), content.name_of(trial.knobs), load_of(row)]
         before = "".join(f" Before: {attempt}." for attempt in row.measurement.earlier)
         if figures is None:
-            cells += [""] * (len(names) + len(extra) + 5)
+            cells += [""] * (len(names) + len(extra) + 6)
             cells += [f"{row.measurement.status}: {row.measurement.problem}{before}", trial.reason]
             kinds.append("failed")
         else:
@@ -226,7 +228,7 @@ def measurements(content: Content) -> str:
             cells += [number(figures.throughput_per_s), *(number(figures.latency_ms.get(n), 1) for n in names)]
             cells += [budget.text(budget.value(figures)) for budget in extra]
             cells += [number(figures.stages.mean_batch if figures.stages else None, 1), _utilisation(content, figures)]
-            cells += [number(figures.window_s, 1), figures.num_requests]
+            cells += [number(figures.window_s, 1), figures.num_requests, _intervals(figures)]
             cells += [f"{'keeps' if kept else 'breaks'} the budget{before and f'.{before}'}", trial.reason]
             kinds.append("" if kept else "broken")
         rows.append(cells)
@@ -236,10 +238,24 @@ def measurements(content: Content) -> str:
         + table(head, rows, kinds, numbers)
         + note(
             "In the order in which they were made. The window is all windows of the measurement together. What was "
-            "measured before, too short or unsteady, stands beside the result and is in none of the numbers."
+            "measured before, too short or unsteady, stands beside the result and is in none of the numbers. The "
+            "interval is that of the one measurement, to either side: of the throughput by its windows (Student's t), "
+            f"of a percentile where every request was recorded (order statistics).{_repeats(content)}"
         )
         + "</details>"
     )
+
+
+def _intervals(figures: Figures) -> str:
+    widths = {"requests/s": rate_half_width(figures.window_rates_per_s), **(figures.half_widths or {})}
+    return ", ".join(f"{name} +-{width:.0%}" for name, width in widths.items() if width is not None)
+
+
+def _repeats(content: Content) -> str:
+    most = content.conditions.get("windows_half_width")
+    if not isinstance(most, float):
+        return ""
+    return f" In the confirmation and the open loop windows with more than +-{most:.0%} are measured twice."
 
 
 def load_of(row: Row) -> str:

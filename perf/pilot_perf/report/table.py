@@ -9,6 +9,7 @@ from pilot_perf.measures import Figures
 from pilot_perf.report.content import Content
 from pilot_perf.store import Row
 from pilot_perf.usage import Usage
+from pilot_perf.widths import rate_half_width
 
 _KNOBS = tuple(field.name for field in fields(Knobs))
 _USUAL = ("avg", "p50", "p90", "p95", "p99")
@@ -44,6 +45,8 @@ def _line(content: Content, number: int, row: Row) -> dict[str, object]:
         "status": row.measurement.status,
         "within_budget": None if figures is None else content.slo.is_kept(figures),
         "throughput_per_s": None if figures is None else figures.throughput_per_s,
+        "throughput_half_width": None if figures is None else rate_half_width(figures.window_rates_per_s),
+        **_half_widths(content, figures),
         **_times(content, figures),
         **{name: figures and figures.stages and getattr(figures.stages, name) for name in _STAGES},
         **{name: figures and figures.usage and getattr(figures.usage, name) for name in _USAGE},
@@ -54,6 +57,18 @@ def _line(content: Content, number: int, row: Row) -> dict[str, object]:
         "reason": trial.reason,
         "problem": row.measurement.problem,
         "earlier": "; ".join(map(str, row.measurement.earlier)),
+    }
+
+
+def _half_widths(content: Content, figures: Figures | None) -> dict[str, float | None]:
+    """Of each budget's percentile, in the column "p95_half_width" or "ttft_p95_half_width"."""
+    known = (figures and figures.half_widths) or {}
+    return {
+        f"{'' if b.measure == 'latency_ms' else b.measure.removesuffix('ms')}{b.statistic}_half_width": known.get(
+            b.name
+        )
+        for b in content.slo.budgets
+        if b.percentile is not None
     }
 
 

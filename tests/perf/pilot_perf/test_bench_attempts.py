@@ -1,17 +1,18 @@
 """Which attempts make a measurement, and what becomes of the others: a bench whose windows are given."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf.bench import Bench
-from pilot_perf.errors import AnalyzerError
+from pilot_perf.errors import AnalyzerError, EmptyWindowsError
 from pilot_perf.knobs import UNTUNED
 from pilot_perf.loading import Loader
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.merge import merged
 from pilot_perf.slo import parse_slo
 from pilot_perf.windows import WindowPlan
 
@@ -40,11 +41,13 @@ class GivenBench(Bench):
         return found
 
 
-def measure(*given: Figures | AnalyzerError, slo: str = "p95:50") -> tuple[Measurement, list[int]]:
+def measure(
+    *given: Figures | AnalyzerError, slo: str = "p95:50", plan: WindowPlan = PLAN
+) -> tuple[Measurement, list[int]]:
     trial = Trial(UNTUNED, 4)
     loader = cast(Loader, SimpleNamespace(slo=parse_slo([slo])))
     bench = GivenBench(loader, ModelConfig(), _warm=trial.point, given=iter(given))
-    return bench.measure(trial, PLAN), bench.windows_ms
+    return bench.measure(trial, plan), bench.windows_ms
 
 
 def test_a_steady_first_attempt_is_the_measurement() -> None:
@@ -92,3 +95,21 @@ def test_an_attempt_before_a_failure_is_kept_too() -> None:
     measurement, _ = measure(figures(APART), AnalyzerError("it hung"))
     assert (measurement.status, measurement.problem) == ("failed", "it hung")
     assert [attempt.why for attempt in measurement.earlier] == ["unsteady"]
+
+
+def test_windows_that_know_their_mean_too_little_are_measured_again_where_the_plan_asks_for_it() -> None:
+    wide, sure = figures((180.0, 200.0, 220.0)), WindowPlan(window_ms=700, half_width=0.2)
+    assert measure(wide)[1] == [700]
+    measurement, windows_ms = measure(wide, wide, plan=sure)
+    assert windows_ms == [700, 700]
+    assert measurement.figures == merged([wide, wide])
+    assert measurement.earlier == ()
+    assert measure(figures(), plan=sure)[1] == [700]
+    # A percentile counts too, and once is the cap.
+    unsure = replace(figures(), half_widths={"p95": 0.5})
+    assert measure(unsure, unsure, plan=sure)[1] == [700, 700]
+
+
+def test_a_repeat_without_an_answer_leaves_what_was_measured() -> None:
+    wide, sure = figures((180.0, 200.0, 220.0)), WindowPlan(window_ms=700, half_width=0.2)
+    assert measure(wide, EmptyWindowsError("nothing"), plan=sure)[0].figures == wide

@@ -87,6 +87,7 @@ def test_all_that_can_be_measured_is_read_back_equal(tmp_path: Path) -> None:
         late_sends=0.01,
         refused_rate=0.2,
         refused_ms={"p95": 1.5},
+        half_widths={"p95 TTFT": 0.1},
     )
     open_loop = Measurement(Trial(UNTUNED, 64, "holds?", rate_per_s=10.5), "measured", all_figures)
     with make(tmp_path / "s.sqlite") as store:

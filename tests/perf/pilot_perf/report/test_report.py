@@ -1,6 +1,7 @@
 import csv
 import re
 import shutil
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -197,6 +198,16 @@ def test_an_attempt_that_does_not_count_stands_beside_its_measurement(tmp_path: 
     text = "unsteady: 150.0/s (windows 100, 200), 300 requests in 2.0 s"
     assert text in files.html.read_text()
     assert next(csv.DictReader(files.csv.read_text().splitlines()))["earlier"] == text
+
+
+def test_how_surely_a_measurement_knows_its_numbers_is_in_page_and_table(tmp_path: Path) -> None:
+    known = replace(figures(), window_rates_per_s=(90.0, 100.0, 110.0), half_widths={"p95": 0.08})
+    with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:50ms"}, 'name: "m"') as store:
+        store.add("search", Measurement(Trial(UNTUNED, 4), "measured", known), 1.0)
+    files = write_report(tmp_path / "s", tmp_path)
+    assert "requests/s +-25%, p95 +-8%" in files.html.read_text()
+    line = next(csv.DictReader(files.csv.read_text().splitlines()))
+    assert (line["throughput_half_width"][:5], line["p95_half_width"]) == ("0.248", "0.08")
 
 
 def test_the_nearest_miss_is_told_where_nothing_keeps_the_budget(tmp_path: Path) -> None:
