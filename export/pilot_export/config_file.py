@@ -29,11 +29,17 @@ _HEADER = """\
 # Written by `tritonpilot export` for a first start: one instance, no dynamic batching.
 # `tritonpilot tune` finds better values. It is yours to edit: a later export keeps what you change.
 #
-# intra_op_thread_count is the number of CPUs that the export could use, shared by the instances. Above it threads take
-# the CPUs from each other and gain nothing; without it Triton's C++ backend starts a thread for every core of the
-# machine in each instance, whatever its container may use. Set it anew for another machine or more instances.
+"""
+_WHY_THREADS = """\
+# intra_op_thread_count is the number of CPUs that the export could use, shared by the instances: threads x instances is
+# what computes at one time, above the CPUs they take them from each other and gain nothing. Without it Triton's C++
+# backend starts a thread for every core of the machine in each instance, whatever its container may use. How many
+# requests come at once does not change it: the server's own threads only wait for an instance. Set it anew for another
+# machine or more instances; "0" leaves it to the runtime, and the export too.
 """
 _THREADS = "intra_op_thread_count"
+# Triton's own for a model of onnxruntime on the CPU that names none.
+_DEFAULT_INSTANCES = 2
 
 
 @dataclass(frozen=True)
@@ -113,9 +119,28 @@ def first_config(
     if not config.instance_group:
         config.instance_group.add(count=1, kind="KIND_AUTO")
     if _THREADS not in config.parameters:
-        num_instances = sum(group.count or 1 for group in config.instance_group)
-        config.parameters[_THREADS].string_value = str(max(1, usable_cpus() // num_instances))
-    return _HEADER + to_text(config)
+        _share_cpus(config)
+    return _HEADER + _WHY_THREADS + to_text(config)
+
+
+def with_threads(text: str, where: Path) -> str:
+    """A person's own configuration with a thread count for this machine behind it, unless it has one.
+
+    Raises:
+        ConfigError: `text` cannot be read.
+    """
+    config = parse(text, str(where), allow_unknown_field=True)
+    if _THREADS in config.parameters:
+        return text
+    _share_cpus(config)
+    addition = ModelConfig()
+    addition.parameters[_THREADS].CopyFrom(config.parameters[_THREADS])
+    return f"{text.rstrip()}\n\n# Added by `tritonpilot export`.\n{_WHY_THREADS}{to_text(addition)}"
+
+
+def _share_cpus(config: ModelConfig) -> None:
+    num_instances = sum(group.count or _DEFAULT_INSTANCES for group in config.instance_group) or _DEFAULT_INSTANCES
+    config.parameters[_THREADS].string_value = str(max(1, usable_cpus() // num_instances))
 
 
 def check_config(text: str, where: Path, max_batch_size: int, signature: Signature, files: set[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pilot_client.model_config import CONFIG_FILE, version_numbers
 from pilot_export import manifest as manifests
-from pilot_export.config_file import check_config, first_config, graph_signature, label_file
+from pilot_export.config_file import check_config, first_config, graph_signature, label_file, with_threads
 from pilot_export.config_merge import diff, merge
 from pilot_export.install import install_files
 from pilot_export.onnx_files import data_file, files_of
@@ -125,7 +125,7 @@ def _version(model_dir: Path, graph_sha256: str, pairs: Sequence[str]) -> int:
 def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path) -> tuple[str, str, str | None]:
     """config.pbtxt before and after ("" where there is none), and what was generated: the base of the next merge.
 
-    A file of which no export has ever generated a base is a person's own, and stays as it is.
+    A file of which no export has ever generated a base is a person's own, and stays as it is but for the threads.
     """
     signature = graph_signature(build_dir / file_name(BASE))
     generated = first_config(spec.name, spec.max_batch_size, signature, spec.labels, parse_extra(spec))
@@ -134,5 +134,5 @@ def _configs(spec: ExportSpec, model_dir: Path, build_dir: Path) -> tuple[str, s
         return "", generated, generated
     before = path.read_text()
     if not base.exists():
-        return before, before, None
+        return before, with_threads(before, path), None
     return before, merge(base.read_text(), before, generated, str(path)), generated

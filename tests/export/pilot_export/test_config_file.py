@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, save
 
 from pilot_client.model_config import parse
-from pilot_export.config_file import Signature, check_config, first_config, graph_signature
+from pilot_export.config_file import Signature, check_config, first_config, graph_signature, with_threads
 from pilot_export.errors import InstallError
 from pilot_testing.onnx_models import graph
 
@@ -50,6 +50,23 @@ def test_the_cpus_are_shared_by_the_instances_unless_the_spec_says_otherwise(
     assert threads("instance_group { count: 2 kind: KIND_CPU }") == "3"
     assert threads("instance_group { count: 9 kind: KIND_CPU }") == "1"
     assert threads('parameters { key: "intra_op_thread_count" value { string_value: "5" } }') == "5"
+
+
+def test_a_person_s_own_config_gets_threads_once_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilot_export.config_file.usable_cpus", lambda: 6)
+    own = (
+        '# mine\nbackend: "onnxruntime"\ninstance_group { count: 3 kind: KIND_CPU } # three\nfield_of_a_newer_server: 1'
+    )
+    text = with_threads(own, tmp_path / "config.pbtxt")
+    assert text.startswith(f"{own}\n\n# Added by `tritonpilot export`.\n# intra_op_thread_count is the number of CPUs")
+    config = parse(text, allow_unknown_field=True)
+    assert config.parameters["intra_op_thread_count"].string_value == "2"
+    assert with_threads(text, tmp_path / "config.pbtxt") == text
+    # Triton starts two instances where none are named.
+    unnamed = parse(with_threads("", tmp_path / "config.pbtxt"))
+    assert unnamed.parameters["intra_op_thread_count"].string_value == "3"
 
 
 def test_labels_and_a_spec_s_own_fields_join_the_first_config(signature: Signature) -> None:
