@@ -1,7 +1,8 @@
 """Real data of a model from one file: rows.npz with an array for each input, rows along axis 0.
 
 An array `labels` (one class a row) that is no input makes the task: is the largest value of the first output that of
-the label? Every third row is for calibration; the others judge, in batches of several sizes and several lengths.
+the label? Every third row is for calibration; the others judge, in batches of several sizes and several lengths. Free
+axes at their longest and shortest, and a mask of zeros, are edge cases.
 """
 
 import contextlib
