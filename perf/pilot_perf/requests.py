@@ -1,6 +1,7 @@
 """What a load sends: perf_analyzer's random values, the rows of a file, or prompts for a language model."""
 
 import itertools
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,11 @@ class FixedRequests:
 
 @dataclass(frozen=True)
 class PromptRequests:
-    """New prompts for every measurement."""
+    """New prompts for every measurement.
+
+    `run` tells runs apart on a server that outlives them: a prefix cache would know the prompts of an earlier run, and
+    answer them sooner. A server of our own starts with an empty one, and gets the same prompts for the same seed.
+    """
 
     config: ModelConfig
     plan: PromptPlan
@@ -108,13 +113,14 @@ class PromptRequests:
     seed: int
     tokens: TokenCounter
     conditions: Mapping[str, Any]
+    run: int = 0
     _launches: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def file(self) -> Path:
         return input_data.write(self.rows(), self.path)
 
     def rows(self) -> list[Row]:
-        return self.plan.rows(self.config, seed=hash((self.seed, next(self._launches))))
+        return self.plan.rows(self.config, seed=hash((self.seed, self.run, next(self._launches))))
 
 
 def check_files(options: RequestOptions, config: ModelConfig | None) -> None:
@@ -137,7 +143,7 @@ def check_files(options: RequestOptions, config: ModelConfig | None) -> None:
 
 
 def requests_for(config: ModelConfig, options: RequestOptions, folder: Path, model_dir: Path | None) -> Requests:
-    """What `options` ask for; files that are made of it go into `folder`.
+    """What `options` ask for; files that are made of it go into `folder`. `model_dir` None: the server is not ours.
 
     Raises:
         InputDataError: the data do not fit the model, or an option has no meaning for it.
@@ -183,7 +189,8 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     if options.input_data is None:
         plan = PromptPlan(options.prompt_tokens or DEFAULT_PROMPT_TOKENS, output_tokens, tokens.count)
         made_of = {"input_data": str(plan)}
-        return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, made_of)
+        run = 0 if model_dir is not None else secrets.randbits(62)
+        return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, made_of, run)
     if options.prompt_tokens is not None:
         raise InputDataError("--prompt-tokens is for prompts that are made; those of --input-data are sent as they are")
     names = inputs_of(config)

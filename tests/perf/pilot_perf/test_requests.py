@@ -32,12 +32,19 @@ def prompts_in(path: Path) -> list[str]:
 def test_every_launch_of_a_language_model_gets_new_prompts_of_the_same_lengths(tmp_path: Path) -> None:
     """A prompt that was sent before would be answered from the prefix cache."""
     options = RequestOptions(prompt_tokens=parse_lengths("20"), output_tokens=parse_lengths("4"))
-    requests = requests_for(LLM, options, tmp_path, None)
+    requests = requests_for(LLM, options, tmp_path, tmp_path / "llm")
     first, second = (prompts_in(requests.file() or tmp_path) for _ in range(2))
     assert not set(first) & set(second)
     assert {len(prompt.split()) for prompt in (*first, *second)} == {20}
-    again = requests_for(LLM, options, tmp_path, None)
+    again = requests_for(LLM, options, tmp_path, tmp_path / "llm")
     assert prompts_in(again.file() or tmp_path) == first
+
+
+def test_a_second_run_on_a_server_that_outlives_the_first_gets_other_prompts(tmp_path: Path) -> None:
+    """Its prefix cache would answer those of the first sooner."""
+    options = RequestOptions(prompt_tokens=parse_lengths("20"), output_tokens=parse_lengths("4"))
+    first, second = (prompts_in(requests_for(LLM, options, tmp_path, None).file() or tmp_path) for _ in range(2))
+    assert not set(first) & set(second)
 
 
 def test_the_models_own_tokenizer_is_found(tmp_path: Path) -> None:
