@@ -74,7 +74,7 @@ def make_variants(
             continue
         try:
             with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
-                notes = make_variant(recipe, Source(spec, fp32_path, scratch), path)
+                notes = make_variant(recipe, Source(spec, fp32_path, scratch, release), path)
             proof = None
             if recipe.target in (GPU, TENSORRT):
                 with steps.run(f"tensorrt-{recipe.precision}", f"Having TensorRT build {recipe.precision}"):

@@ -62,6 +62,12 @@ def onnx_limit(release: str) -> OnnxLimit:
     return _LIMITS[_ONNXRUNTIME[release]]
 
 
+def first_reader(opset: int, ir_version: int) -> str | None:
+    """The first release that reads such a graph; None for none in the table."""
+    limits = ((name, onnx_limit(name)) for name in RELEASES)
+    return next((name for name, limit in limits if limit.opset >= opset and limit.ir_version >= ir_version), None)
+
+
 def check_version(opset: int, ir_version: int, release: str) -> None:
     """Refuse a graph that is too new for `release`.
 
@@ -71,14 +77,7 @@ def check_version(opset: int, ir_version: int, release: str) -> None:
     limit = onnx_limit(release)
     if opset <= limit.opset and ir_version <= limit.ir_version:
         return
-    first = next(
-        (
-            name
-            for name in RELEASES
-            if (allowed := onnx_limit(name)).opset >= opset and allowed.ir_version >= ir_version
-        ),
-        None,
-    )
+    first = first_reader(opset, ir_version)
     since = f"Triton {first} reads it first" if first else "no release in the table reads it"
     if opset > limit.opset:
         raise TraceError(

@@ -8,7 +8,7 @@
     compile             and torch.compile (dynamic shapes); its compilation is not timed
     fp32 ... int4       ONNX Runtime on the CPU with the variants of `tritonpilot export model`
     fp16, bf16,         made for a GPU: size, and quality as far as a CPU shows it (rounded as a GPU rounds, see the
-    int8-trt            export's rounding.py), never timed here
+    int8-trt            export's rounding.py), never timed here; bf16 for the newest Triton in triton_releases.py
 
 All use every CPU. A request has 1, 8 or 32 rows of the sample's own data, of one shape. The rows of the table take
 turns within a round, so that all see the same machine; shown are the median of the rounds in requests/s, and in
@@ -45,6 +45,7 @@ from pilot_export.samples import crepe, efficientnet, minilm
 from pilot_export.spec import Batch, ExportSpec
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
+from pilot_export.triton_releases import RELEASES
 from pilot_export.verify import Reference, compare, open_session, run_reference, tile_rows, torch_runner
 
 BATCH_SIZES = (1, 8, 32)
@@ -194,7 +195,7 @@ def variant_rows(
         try:
             with steps.run(f"make-{row.name}", row.name):
                 if recipe.make is not None:
-                    make_variant(recipe, Source(spec, folder / file_name(BASE), folder), path)
+                    make_variant(recipe, Source(spec, folder / file_name(BASE), folder, RELEASES[-1]), path)
         except VariantError as error:
             row.refused = (str(error),)
             continue

@@ -11,6 +11,7 @@ from typing import Any
 from pilot_export.onnx_files import load_with_shapes, save
 from pilot_export.recipes.recipe import Source
 from pilot_export.recipes.value_ranges import value_ranges
+from pilot_export.triton_releases import first_reader, onnx_limit
 
 MAX_FLOAT16 = 65504.0
 # Values grow with inputs that the sample of real data does not hold.
@@ -36,18 +37,18 @@ def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
     """bf16: the range of fp32, so that nothing overflows; 8 bits of precision.
 
     Raises:
-        ValueError: there are operators that ONNX does not define for it.
+        ValueError: there are operators that ONNX does not define for it in an opset that the release reads.
     """
     import onnx
 
-    fp32 = load_with_shapes(source.fp32_path)
+    fp32_path, notes = _with_bfloat16(source)
+    fp32 = load_with_shapes(fp32_path)
     _name_nodes(fp32)
     half = _to_fp16(fp32, [])
-    _check_bfloat16(half)
     # The converter changes what it is given, and cuts to fp16's range: the values are taken from the file once more.
-    originals = {tensor.name: tensor for tensor in onnx.load(str(source.fp32_path)).graph.initializer}
+    originals = {tensor.name: tensor for tensor in onnx.load(str(fp32_path)).graph.initializer}
     save(_to_bf16(half, originals), path)
-    return ()
+    return notes
 
 
 def _name_nodes(model: Any) -> None:
@@ -97,23 +98,49 @@ def _join_fp32(graph: Any) -> None:
         graph.node.remove(node)
 
 
-def _check_bfloat16(model: Any) -> None:
-    """Raises ValueError: an operator that the converter has put into fp16 takes no bfloat16 in the graph's opset."""
+def _with_bfloat16(source: Source) -> tuple[Path, tuple[str, ...]]:
+    """The fp32 graph in the first opset that has bfloat16 for all its operators, as a file; what changed, in words.
+
+    Raises:
+        ValueError: there is none, or the release does not read it.
+    """
+    import onnx
+
+    model = onnx.load(str(source.fp32_path), load_external_data=False)
+    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    lacking = _without_bfloat16(model, opset)
+    if not lacking:
+        return source.fp32_path, ()
+    newest = onnx.defs.onnx_opset_version()
+    needed = next((newer for newer in range(opset + 1, newest + 1) if not _without_bfloat16(model, newer)), None)
+    if needed is None:
+        never = ", ".join(_without_bfloat16(model, newest))
+        raise ValueError(f"ONNX has no bfloat16 for {never} up to its opset {newest}: take fp16")
+    reads = onnx_limit(source.release).opset
+    if needed > reads:
+        first = first_reader(needed, model.ir_version)
+        mend = f"--triton {first} is the first release that reads it" if first else "no release in the table reads it"
+        raise ValueError(
+            f"in opset {opset} ONNX has no bfloat16 for {', '.join(lacking)}; opset {needed} has, and Triton "
+            f"{source.release} reads up to {reads}: {mend}"
+        )
+    converted = source.scratch / "bf16-converted.onnx"
+    save(onnx.version_converter.convert_version(onnx.load(str(source.fp32_path)), needed), converted)
+    return converted, (f"in opset {needed}, the first with bfloat16 for {', '.join(lacking)}",)
+
+
+def _without_bfloat16(model: Any, opset: int) -> list[str]:
+    """Operators that the converter puts into fp16, and that take no bfloat16 in `opset`."""
     from onnx.defs import get_schema
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
-    (opset,) = (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     lacking = set()
     for op_type in {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")}:
         for constraint in get_schema(op_type, opset).type_constraints:
             types = set(constraint.allowed_type_strs)
             if op_type not in DEFAULT_OP_BLOCK_LIST and "tensor(float16)" in types and "tensor(bfloat16)" not in types:
                 lacking.add(op_type)
-    if lacking:
-        raise ValueError(
-            f"in opset {opset} ONNX has no bfloat16 for {', '.join(sorted(lacking))}; a newer --triton release may "
-            "read an opset that has"
-        )
+    return sorted(lacking)
 
 
 def _to_bf16(model: Any, originals: dict[str, Any]) -> Any:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pilot_export.triton_releases import DEFAULT_RELEASE
+
 if TYPE_CHECKING:
     from pilot_export.spec import ExportSpec
 
@@ -19,11 +21,13 @@ TENSORRT = "TensorRT on a GPU"
 
 @dataclass(frozen=True)
 class Source:
-    """What a recipe works from; `scratch` is a folder for its intermediate files."""
+    """What a recipe works from; `scratch` is a folder for its intermediate files, `release` the Triton release that
+    will read the file."""
 
     spec: "ExportSpec"
     fp32_path: Path
     scratch: Path
+    release: str = DEFAULT_RELEASE
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """fp16 and bf16: what overflows stays in fp32, and the comparison on a CPU sees rounding and overflow."""
 
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import TensorProto, helper, save
 
 from pilot_export.recipes import RECIPES, Source
 from pilot_export.recipes.half import make_bf16, make_fp16
@@ -16,6 +16,7 @@ from pilot_export.recipes.rounding import write_rounding_twin
 from pilot_export.recipes.value_ranges import value_ranges
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
+from pilot_export.triton_releases import check_version
 from pilot_export.verify import onnx_runner
 from pilot_testing.onnx_models import graph
 from pilot_testing.specs import doubler_spec, rows
@@ -94,18 +95,57 @@ def test_bf16_keeps_the_range_and_rounds_to_eight_bits(source: Source, tmp_path:
         assert np.array_equal(onnx.numpy_helper.to_array(weights[name]).astype(np.float32), exact)
 
 
-@pytest.mark.parametrize(("opset", "is_defined"), [(20, False), (22, True)])
-def test_bf16_is_refused_where_onnx_does_not_define_it(
-    source: Source, tmp_path: Path, opset: int, is_defined: bool
-) -> None:
-    weight = numpy_helper.from_array(np.ones((1, 1, 3, 3), np.float32), "w")
-    node = helper.make_node("Conv", ["x", "w"], ["y"])
-    shapes = ["n", 1, 4, 4], ["n", 1, 2, 2]
-    model = graph([node], [("x", "FP32", shapes[0])], [("y", "FP32", shapes[1])], [weight], opset=opset, ir_version=10)
-    save(model, str(tmp_path / "conv.onnx"))
-    refusal = pytest.raises(ValueError, match="in opset 20 ONNX has no bfloat16 for Conv")
-    with nullcontext() if is_defined else refusal:
-        make_bf16(Source(source.spec, tmp_path / "conv.onnx", tmp_path), tmp_path / "bf16.onnx")
+class Pooled(torch.nn.Module):
+    """A convolution and a pooling, for which ONNX has bfloat16 since opset 22."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.pool = torch.nn.Conv2d(3, 8, 3), torch.nn.MaxPool2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.pool(torch.relu(self.conv(x))).mean(dim=(2, 3))
+        return result
+
+
+IMAGES = np.random.default_rng(0).normal(size=(8, 3, 10, 10)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    folder = tmp_path_factory.mktemp("pooled")
+    spec = doubler_spec(Pooled, task=None, example={"x": IMAGES[:2]}, samples={"x": IMAGES})
+    with Steps(folder, lambda _: None).run("trace", "Tracing"):
+        trace_to_onnx(spec, Pooled().eval(), folder / "model.fp32.onnx")
+    return Source(spec, folder / "model.fp32.onnx", folder)
+
+
+def test_a_convolution_is_made_bf16_for_a_release_that_reads_such_an_opset(pooled: Source, tmp_path: Path) -> None:
+    path = tmp_path / "bf16.onnx"
+    (note,) = make_bf16(replace(pooled, release="25.03"), path)
+    assert note == "in opset 22, the first with bfloat16 for Conv, MaxPool"
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path))
+    check_version(model.opset_import[0].version, model.ir_version, "25.03")
+    assert any(tensor.data_type == TensorProto.BFLOAT16 and len(tensor.dims) == 4 for tensor in model.graph.initializer)
+    write_rounding_twin(path, tmp_path / "twin.onnx")
+    expected, found = (onnx_runner(p)({"x": IMAGES})["y"] for p in (pooled.fp32_path, tmp_path / "twin.onnx"))
+    assert 1e-4 < np.abs(found - expected).max() / np.abs(expected).max() < 0.03
+
+
+def test_bf16_that_the_release_cannot_read_is_refused_with_one_that_can(pooled: Source, tmp_path: Path) -> None:
+    message = (
+        r"opset 20 .* for Conv, MaxPool; opset 22 has, and Triton 24\.10 reads up to 21: --triton 25\.03 is the first"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_bf16(pooled, tmp_path / "bf16.onnx")
+
+
+def test_bf16_that_onnx_has_in_no_opset_is_refused(source: Source, tmp_path: Path) -> None:
+    node = helper.make_node("Shrink", ["x"], ["y"])
+    save(graph([node], [("x", "FP32", ["n", 4, 4])], [("y", "FP32", ["n", 4, 4])]), str(tmp_path / "shrink.onnx"))
+    with pytest.raises(ValueError, match=r"ONNX has no bfloat16 for Shrink up to its opset \d+: take fp16"):
+        make_bf16(Source(source.spec, tmp_path / "shrink.onnx", tmp_path), tmp_path / "bf16.onnx")
 
 
 def test_the_twin_rounds_every_value_as_numpy_does(tmp_path: Path) -> None:
