@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from click.testing import CliRunner
 
+from pilot_cli.main import cli
 from pilot_client.infer import infer
 from pilot_client.model_config import version_numbers
 from pilot_client.repository import load
@@ -22,6 +24,7 @@ from pilot_export.manifest import read_all
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe, Source
 from pilot_export.report import ExportReport
+from pilot_export.verify import onnx_runner
 from pilot_export.versions import Change, roll_back
 from pilot_server.running import RunningServer
 from pilot_testing.onnx_models import graph
@@ -72,6 +75,15 @@ def export(spec: ExportSpec, tmp_path: Path, **kwargs: Any) -> ExportReport:
     return export_model(spec, tmp_path / "a repository", build_dir=tmp_path / "build", window_s=0.01, **kwargs)
 
 
+def graph_spec(folder: Path, factor: float = 2.0, **changes: Any) -> ExportSpec:
+    """The doubler's spec over an ONNX file, which needs no trace: y = x times a weight of 4 x 4."""
+    weight = onnx.numpy_helper.from_array(factor * np.eye(4, dtype=np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    path = folder / f"times-{factor}.onnx"
+    onnx.save(graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])], [weight]), path)
+    return replace(doubler_spec(task=None, **changes), load_module=lambda: OnnxOriginal(path))
+
+
 def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path) -> None:
     report = export(doubler_spec(), tmp_path, recipes=BAD_RECIPES, precisions=list(BAD_RECIPES))
     status = {variant.precision: variant.status for variant in report.variants}
@@ -100,41 +112,38 @@ def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path
 def test_a_forced_variant_says_so_and_goes_when_it_is_judged_again(tmp_path: Path) -> None:
     version_dir = tmp_path / "a repository" / "doubler" / "1"
     both = {"fp32": RECIPES["fp32"], "noise": BAD_RECIPES["noise"]}
-    report = export(doubler_spec(), tmp_path, recipes=both, force=["noise"], precisions=["noise"])
+    report = export(graph_spec(tmp_path), tmp_path, recipes=both, force=["noise"], precisions=["noise"])
     assert report.installed == ("fp32", "noise")
     forced = next(i.manifest for i in read_all(tmp_path / "a repository") if i.manifest.precision == "noise")
     assert any("mean cosine" in reason for reason in forced.failed_gate)
 
     (version_dir / "notes.txt").write_text("a person's own file")
     (version_dir / "model.fp32.json").write_text("broken")
-    export(doubler_spec(), tmp_path, recipes=both, precisions=["noise"])
+    export(graph_spec(tmp_path), tmp_path, recipes=both, precisions=["noise"])
     assert files(version_dir) == {"model.fp32.onnx", "model.fp32.json", "notes.txt"}
 
 
 def test_other_weights_make_a_new_version_and_keep_the_hand_edits(tmp_path: Path) -> None:
-    class Tripler(Doubler):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 1.5 * super().forward(x)
-
     model_dir = tmp_path / "a repository" / "doubler"
-    export(doubler_spec(), tmp_path, precisions=[])
+    other = graph_spec(tmp_path, factor=3.0, max_batch_size=4)
+    export(graph_spec(tmp_path), tmp_path, precisions=[])
     config = model_dir / "config.pbtxt"
     edited = config.read_text().replace("count: 1", "count: 2  # two cores")
     config.write_text(edited)
 
-    would = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[], dry_run=True)
+    would = export(other, tmp_path, precisions=[], dry_run=True)
     assert "  add      2/model.fp32.onnx" in would.changes.splitlines()
     assert "-max_batch_size: 16\n+max_batch_size: 4\n" in would.changes
     assert files(model_dir / "1") == {"model.fp32.onnx", "model.fp32.json"}
     assert config.read_text() == edited
 
-    report = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[])
+    report = export(other, tmp_path, precisions=[])
     assert (report.version, version_numbers(model_dir)) == (2, [1, 2])
     assert config.read_text() == edited.replace("max_batch_size: 16", "max_batch_size: 4")
     assert roll_back(model_dir) == Change(before=2, now=1, config_is_restored=True)
     assert config.read_text() == edited
     # What came back with version 1 is no hand edit: the same export is merged as it was.
-    report = export(doubler_spec(Tripler, max_batch_size=4), tmp_path, precisions=[])
+    report = export(other, tmp_path, precisions=[])
     assert (report.version, version_numbers(model_dir)) == (3, [1, 3])
     assert config.read_text() == edited.replace("max_batch_size: 16", "max_batch_size: 4")
 
@@ -178,16 +187,8 @@ def test_a_config_that_does_not_fit_leaves_the_repository_as_it_was(tmp_path: Pa
     config.parent.mkdir(parents=True)
     config.write_text('backend: "onnxruntime" max_batch_size: 99')
     with pytest.raises(InstallError, match="max_batch_size is 99"):
-        export(doubler_spec(), tmp_path, precisions=[])
+        export(graph_spec(tmp_path), tmp_path, precisions=[])
     assert files(tmp_path / "a repository") == {"doubler/config.pbtxt"}
-
-
-def graph_spec(folder: Path) -> ExportSpec:
-    """The doubler's spec over an ONNX file, which needs no trace; y = x times a weight of 4 x 4."""
-    weight = onnx.numpy_helper.from_array(2 * np.eye(4, dtype=np.float32), "w")
-    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
-    onnx.save(graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])], [weight]), folder / "given.onnx")
-    return doubler_spec(lambda: OnnxOriginal(folder / "given.onnx"), task=None)  # type: ignore[arg-type, return-value]
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_what_is_installed(tmp_path: Path) -> None:
@@ -254,23 +255,25 @@ def test_a_variant_for_a_gpu_is_compared_and_stays_in_the_build_folder(tmp_path:
 def test_the_example_is_exported_served_and_answers_as_pytorch(
     tmp_path: Path, start_server: Callable[..., RunningServer]
 ) -> None:
-    spec = load_spec(str(EXAMPLE))
-    module = spec.load_module().eval()
-    report = export(replace(spec, load_module=lambda: module), tmp_path, precisions=[])
-    quality = report.variants[0].quality
-    assert quality is not None
-    assert quality.task is not None
-    assert quality.task.original > 0.95
-    server = start_server(tmp_path / "a repository")
-    data = spec.samples["point"][:64]
-    with torch.inference_mode():
-        expected = module(torch.from_numpy(data)).numpy()
+    repository, build = tmp_path / "a repository", tmp_path / "build"
+    repository.mkdir()
+    server = start_server(repository)
+    # --url: the server that runs loads the model as soon as it is installed.
+    command = ["export", "model", str(EXAMPLE), "--precision", "fp32", "--url", server.grpc_url, "--json"]
+    result = CliRunner().invoke(
+        cli, [*command, "--repository", str(repository), "--build-dir", str(build)], catch_exceptions=False
+    )
+    (variant,) = json.loads(result.stdout)["variants"]
+    assert variant["quality"]["task"]["original"] > 0.95
+    # The file is equal to the module that the command trained, and the server to the file.
+    assert variant["quality"]["max_abs_error"] < 1e-4
+    data = load_spec(str(EXAMPLE)).samples["point"][:64]
+    expected = onnx_runner(build / "model.fp32.onnx")({"point": data})["logits"]
     assert np.allclose(infer(server.grpc_url, "spirals", {"point": data})["logits"], expected, atol=1e-4)
     assert np.allclose(
         infer(server.http_url, "spirals", {"point": data}, protocol="http")["logits"], expected, atol=1e-4
     )
     # Over the running model: the server goes on, and the next load takes the new file.
-    assert report.model_dir is not None
-    install_files(report.model_dir, {"1/model.fp32.onnx": tmp_path / "build" / "model.fp32.onnx"})
+    install_files(repository / "spirals", {"1/model.fp32.onnx": build / "model.fp32.onnx"})
     load(server.grpc_url, "spirals")
     assert np.allclose(infer(server.grpc_url, "spirals", {"point": data})["logits"], expected, atol=1e-4)
