@@ -31,7 +31,7 @@ from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.config import EngineConfig, InflightConfig
 from pilot_llm.kernels.features import INSTRUCTIONS
 from pilot_llm.kernels.linears import FloatLinear, Int8Linear, QuantizedRows
-from pilot_llm.kernels.packing import group_depth
+from pilot_llm.kernels.packing import ROW_TYPE, group_depth
 from pilot_llm.kernels.threads import load_openmp, use_threads
 from pilot_llm.machine import usable_cpus
 from pilot_llm.models.decoder_config import DecoderConfig, read_decoder_config
@@ -107,7 +107,7 @@ def products(config: DecoderConfig, row_counts: list[int], repetitions: int, num
         rows = {depth: torch.randn(num_rows, depth) for _, depth in shapes}
         quantized = {
             depth: QuantizedRows(
-                np.full((num_rows, depth), 200, np.uint8), np.ones((num_rows, depth // group_depth(depth)), np.float32)
+                np.full((num_rows, depth), 200, ROW_TYPE), np.ones((num_rows, depth // group_depth(depth)), np.float32)
             )
             for depth in rows
         }

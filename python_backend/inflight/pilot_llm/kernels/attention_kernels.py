@@ -169,40 +169,43 @@ def _softmax(scores, first_seen, end_seen, lanes):
 
 
 @njit(inline="always")
-def _tile(element, rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate):
+def _tile(element, rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate):
     if element == FLOAT32:
-        fma_tile_f32(rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate)
+        fma_tile_f32(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
     elif element == FLOAT16:
-        fma_tile_f16(rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate)
+        fma_tile_f16(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
     else:
-        fma_tile_i8(rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate)
+        fma_tile_i8(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _multiply_block(vectors, row, row_stride, block, element, head_dim, out, out_stride, zeros, num_keys):
+def _multiply_block(vectors, row, row_stride, block, following, element, head_dim, out, out_stride, zeros, num_keys):
     """num_keys 0: scores of a block of keys. Otherwise add the first `num_keys` values of a block, weighted."""
     element_bytes = 4 if element == FLOAT32 else 2 if element == FLOAT16 else 1
     for first in range(0, vectors, FMA_ROWS):
         height = np.int64(min(FMA_ROWS, vectors - first))
         start, target = row + first * row_stride, out + first * out_stride
         if num_keys == 0:
-            _tile(element, height, start, row_stride, block, head_dim, target, out_stride, zeros, False)
+            _tile(element, height, start, row_stride, block, following, head_dim, target, out_stride, zeros, False)
         else:
             for dim in range(0, head_dim, LANES):
-                panel = block + dim * BLOCK_SIZE * element_bytes
-                _tile(element, height, start, row_stride, panel, num_keys, target + dim * 4, out_stride, zeros, True)
+                panel, later = block + dim * BLOCK_SIZE * element_bytes, following + dim * BLOCK_SIZE * element_bytes
+                _tile(
+                    element, height, start, row_stride, panel, later, num_keys, target + dim * 4, out_stride, zeros,
+                    True,
+                )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _readable(vectors, block, element, head_dim, unpacked):
-    """The address and type to read a block by: unpacked to float32 first, if more than one tile reads it."""
+def _readable(vectors, block, following, element, head_dim, unpacked):
+    """The addresses and type to read a block, and the next one, by: unpacked to float32 first, if more than one tile reads it."""
     if element == FLOAT32 or vectors <= FMA_ROWS:
-        return block, element
+        return block, following, element
     if element == FLOAT16:
-        unpack_f16(block, address(unpacked), head_dim)
+        unpack_f16(block, following, address(unpacked), head_dim)
     else:
-        unpack_i8(block, address(unpacked), head_dim)
-    return address(unpacked), FLOAT32
+        unpack_i8(block, following, address(unpacked), head_dim)
+    return address(unpacked), address(unpacked), FLOAT32
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -235,11 +238,13 @@ def _attend_piece(
     depth, wide, row_bytes = np.int64(head_dim), np.int64(head_dim * 4), np.int64(num_keys * 4)
     for index in range(num_blocks):
         block = np.int64(blocks[first_block + index])
-        source, kind = _readable(
-            vectors, address(keys) + block * keys.strides[0] + head_bytes, element, depth, unpacked
-        )
+        following = np.int64(blocks[first_block + min(index + 1, num_blocks - 1)])
+        source, later, kind = _readable(
+            vectors, address(keys) + block * keys.strides[0] + head_bytes,
+            address(keys) + following * keys.strides[0] + head_bytes, element, depth, unpacked
+        )  # fmt: skip
         _multiply_block(
-            vectors, address(queries), wide, source, kind, depth,
+            vectors, address(queries), wide, source, later, kind, depth,
             address(scores) + index * BLOCK_SIZE * 4, row_bytes, address(zeros), np.int64(0),
         )  # fmt: skip
         if element == INT8:
@@ -260,11 +265,13 @@ def _attend_piece(
             for row in range(vectors):
                 for token in range(written):
                     scores[row, index * BLOCK_SIZE + token] *= value_scales[block, kv_head, token]
-        source, kind = _readable(
-            vectors, address(values) + block * values.strides[0] + head_bytes, element, depth, unpacked
-        )
+        following = np.int64(blocks[first_block + min(index + 1, num_blocks - 1)])
+        source, later, kind = _readable(
+            vectors, address(values) + block * values.strides[0] + head_bytes,
+            address(values) + following * values.strides[0] + head_bytes, element, depth, unpacked
+        )  # fmt: skip
         _multiply_block(
-            vectors, address(scores) + index * BLOCK_SIZE * 4, row_bytes, source, kind, depth,
+            vectors, address(scores) + index * BLOCK_SIZE * 4, row_bytes, source, later, kind, depth,
             address(answers), wide, address(zeros), written,
         )  # fmt: skip
 

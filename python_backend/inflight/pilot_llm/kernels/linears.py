@@ -19,7 +19,7 @@ from pilot_llm.kernels.packing import (
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """values [M, K] uint8 around 128, scales [M, groups] float32."""
+    """values [M, K] ROW_TYPE around 128, scales [M, groups] float32."""
 
     values: Array
     scales: Array

@@ -13,18 +13,20 @@ fused multiply-add. LLVM splits the 16 lanes into registers as the CPU has them:
 
 A row's sums run over the depth in this one order, whatever other rows are in the tile: no answer depends on the batch.
 
+While a tile reads its panel it asks for `following`, the panel that is read next, so that memory works meanwhile too.
+
 An intrinsic here is a Python function that writes IR while Numba compiles its caller. Addresses and strides are in
 bytes; nobody checks bounds. `rows` is 1 .. the tile's maximum: each height has a loop of its own, chosen by a switch.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI
+from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
 
 LANES = 16
 DOT_DEPTH = 4  # products of one lane that a step of the int8 tile adds
@@ -41,55 +43,72 @@ Value = Any
 Product = Callable[[Builder, Value, Value, Value], Value]
 
 
-def dot_vnni(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
+class Dot(NamedTuple):
+    """How the int8 tile multiplies. A step of 4 of the depth reads `panel_bytes` of weights as one or two operands,
+    and for each operand 4 bytes of a row: 4 uint8, or 2 int16.
+    """
+
+    panel_bytes: int
+    load: Callable[[Builder, Value], list[Value]]
+    add_product: Product
+
+
+def _add_vnni(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
     """sums[lane] += row[4 x uint8, the same in all lanes] . weights[lane][4 x int8], one instruction."""
-    return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, sums, row, weights)
+    return _call(builder, "llvm.x86.avx512.vpdpbusd.512", _INTS, sums, builder.bitcast(row, _BYTES), weights)
 
 
-def dot_avx2(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
-    """The same bits without VNNI: products of 16-bit halves, bytes 0 and 2 of each lane first, then 1 and 3."""
-    eight = _same(_SHORTS, 8)
-    shorts, row_shorts = builder.bitcast(weights, _SHORTS), builder.bitcast(row, _SHORTS)
-    even = builder.ashr(builder.shl(shorts, eight), eight), builder.and_(row_shorts, _same(_SHORTS, 0xFF))
-    odd = builder.ashr(shorts, eight), builder.lshr(row_shorts, eight)
-    for weight_part, row_part in (even, odd):
-        low, high = (
-            _call(
-                builder,
-                "llvm.x86.avx2.pmadd.wd",
-                ir.VectorType(_I32, 8),
-                _half(builder, weight_part, side),
-                _half(builder, row_part, side),
-            )
-            for side in (0, 1)
-        )
-        joined = builder.shuffle_vector(low, high, ir.Constant(_INTS, list(range(LANES))))
-        sums = builder.add(sums, joined)
-    return sums
+def _add_pairs(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
+    """sums[lane] += row[2 x int16, the same in all lanes] . weights[lane][2 x int16]: the same bits without VNNI."""
+    eight, shorts = ir.VectorType(_I32, 8), builder.bitcast(row, _SHORTS)
+    low, high = (
+        _call(builder, "llvm.x86.avx2.pmadd.wd", eight, _half(builder, weights, side), _half(builder, shorts, side))
+        for side in (0, 1)
+    )
+    joined = builder.shuffle_vector(low, high, ir.Constant(_INTS, list(range(LANES))))
+    return builder.add(sums, joined)
 
 
-dot = dot_vnni if HAS_VNNI else dot_avx2
+def _load_bytes(builder: Builder, address: Value) -> list[Value]:
+    return [_load(builder, address, _BYTES)]
+
+
+def _load_widening(builder: Builder, address: Value) -> list[Value]:
+    """Bytes 0 and 2 of each lane as 16-bit numbers, then bytes 1 and 3."""
+    eight, shorts = _same(_SHORTS, 8), _load(builder, address, _SHORTS)
+    return [builder.ashr(builder.shl(shorts, eight), eight), builder.ashr(shorts, eight)]
+
+
+def _load_widened(builder: Builder, address: Value) -> list[Value]:
+    return [_load(builder, builder.add(address, _int(part * LANES * DOT_DEPTH)), _SHORTS) for part in (0, 1)]
+
+
+DOT_VNNI = Dot(LANES * DOT_DEPTH, _load_bytes, _add_vnni)
+DOT_AVX2 = Dot(LANES * DOT_DEPTH, _load_widening, _add_pairs)
+# Of a panel that `widen_int8` has written: more rows fit the registers, and no tile widens again.
+DOT_AVX2_WIDENED = Dot(2 * LANES * DOT_DEPTH, _load_widened, _add_pairs)
 
 
 def make_fma_tile(element: str) -> Any:
     """out[row] = bias + row . panel, or += with `accumulate`; panel [depth][16] of `element`, arithmetic in float32."""
 
     @intrinsic
-    def fma_tile(typing_context, rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate):
+    def fma_tile(typing_context, rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate):
         def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
             emit_fma_tile(builder, arguments, element, FMA_ROWS)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8, types.boolean), codegen
+        return types.void(*[types.int64] * 9, types.boolean), codegen
 
     return fma_tile
 
 
 def emit_fma_tile(builder: Builder, arguments: Any, element: str, max_rows: int) -> None:
-    rows, row, row_stride, panel, depth, out, out_stride, bias, accumulate = arguments
+    rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate = arguments
 
     def step(index: Value, sums: list[Value]) -> list[Value]:
         weights = load_as_floats(builder, _at(builder, panel, index, LANES * ELEMENT_BYTES[element]), element)
+        _prefetch(builder, _at(builder, following, index, LANES * ELEMENT_BYTES[element]))
         numbers = _row_addresses(builder, _at(builder, row, index, 4), row_stride, len(sums))
         return [
             _fma(builder, _spread(builder, number, _FLOATS), weights, total)
@@ -103,43 +122,46 @@ def emit_fma_tile(builder: Builder, arguments: Any, element: str, max_rows: int)
     _switch(builder, rows, max_rows, emit)
 
 
-def make_dot_tile(product: Product, max_rows: int) -> Any:
+def make_dot_tile(dot: Dot, max_rows: int) -> Any:
     """out[row] = bias + column_scale * sum over groups g of row_scale[g] * (row . panel - correction)[g],
     or += with `accumulate`. A group is `group_quads` x 4 neighbours of the depth; its sum is exact.
 
-    row: uint8, 128 is zero; row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4]
-    int8; correction [groups][16] int32: 128 * the sum of each column's weights in the group.
+    row: 128 is zero; row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4] int8;
+    correction [groups][16] int32: 128 * the sum of each column's weights in the group.
     """
 
     @intrinsic
     def dot_tile(
-        typing_context, rows, row, row_stride, panel, num_groups, group_quads, out, out_stride,
+        typing_context, rows, row, row_stride, panel, following, num_groups, group_quads, out, out_stride,
         row_scales, scale_stride, column_scales, correction, bias, accumulate,
     ):  # fmt: skip
         def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
-            emit_dot_tile(builder, arguments, product, max_rows)
+            emit_dot_tile(builder, arguments, dot, max_rows)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 13, types.boolean), codegen
+        return types.void(*[types.int64] * 14, types.boolean), codegen
 
     return dot_tile
 
 
-def emit_dot_tile(builder: Builder, arguments: Any, product: Product, max_rows: int) -> None:
-    rows, row, row_stride, panel, num_groups, group_quads, out, out_stride = arguments[:8]
-    row_scales, scale_stride, column_scales, correction, bias, accumulate = arguments[8:]
+def emit_dot_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> None:
+    rows, row, row_stride, panel, following, num_groups, group_quads, out, out_stride = arguments[:9]
+    row_scales, scale_stride, column_scales, correction, bias, accumulate = arguments[9:]
 
     def group(number: Value, totals: list[Value]) -> list[Value]:
         first = builder.mul(number, group_quads)
 
         def step(index: Value, sums: list[Value]) -> list[Value]:
             quad = builder.add(first, index)
-            weights = _load(builder, _at(builder, panel, quad, LANES * DOT_DEPTH), _BYTES)
-            fours = _row_addresses(builder, _at(builder, row, quad, DOT_DEPTH), row_stride, len(sums))
-            return [
-                product(builder, total, builder.bitcast(_spread(builder, four, _INTS), _BYTES), weights)
-                for four, total in zip(fours, sums, strict=True)
-            ]
+            weights = dot.load(builder, _at(builder, panel, quad, dot.panel_bytes))
+            _prefetch(builder, _at(builder, following, quad, LANES * DOT_DEPTH))
+            fours = _row_addresses(builder, _at(builder, row, quad, 4 * len(weights)), row_stride, len(sums))
+            for number, part in enumerate(weights):
+                sums = [
+                    dot.add_product(builder, total, _spread(builder, builder.add(four, _int(4 * number)), _INTS), part)
+                    for four, total in zip(fours, sums, strict=True)
+                ]
+            return sums
 
         sums = _loop(builder, group_quads, [ir.Constant(_INTS, None)] * len(totals), step)
         zero_points = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
@@ -179,24 +201,45 @@ def load_as_floats(builder: Builder, address: Value, element: str) -> Value:
 
 
 def make_unpack(element: str) -> Any:
-    """Write `vectors` x 16 elements as float32, for a panel that many tiles read."""
+    """Write `vectors` x 16 elements as float32, for a panel that many tiles read; ask for `following` meanwhile."""
 
     @intrinsic
-    def unpack(typing_context, source, out, vectors):
+    def unpack(typing_context, source, following, out, vectors):
         def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
-            source, out, vectors = arguments
+            source, following, out, vectors = arguments
 
             def step(index: Value, _nothing: list[Value]) -> list[Value]:
                 values = load_as_floats(builder, _at(builder, source, index, LANES * ELEMENT_BYTES[element]), element)
                 _store(builder, values, _at(builder, out, index, LANES * 4))
+                _prefetch(builder, _at(builder, following, index, LANES * ELEMENT_BYTES[element]))
                 return []
 
             _loop(builder, vectors, [], step)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, types.int64), codegen
+        return types.void(*[types.int64] * 4), codegen
 
     return unpack
+
+
+@intrinsic
+def widen_int8(typing_context, source, out, quads):
+    """Write `quads` x 64 weights as 16 bits, as `DOT_AVX2_WIDENED` reads them."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        source, out, quads = arguments
+
+        def step(index: Value, _nothing: list[Value]) -> list[Value]:
+            parts = _load_widening(builder, _at(builder, source, index, DOT_AVX2.panel_bytes))
+            for number, part in enumerate(parts):
+                place = _int(number * LANES * DOT_DEPTH)
+                _store(builder, part, builder.add(_at(builder, out, index, DOT_AVX2_WIDENED.panel_bytes), place))
+            return []
+
+        _loop(builder, quads, [], step)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), codegen
 
 
 @intrinsic
@@ -244,7 +287,8 @@ fma_tile_f32, fma_tile_bf16, fma_tile_f16, fma_tile_i8 = (
 )
 unpack_bf16, unpack_f16, unpack_i8 = (make_unpack(element) for element in ("bfloat16", "float16", "int8"))
 store_f32, store_f16, store_i8 = (make_store(element) for element in ("float32", "float16", "int8"))
-dot_tile = make_dot_tile(dot, DOT_ROWS)
+dot_tile = make_dot_tile(DOT_VNNI if HAS_VNNI else DOT_AVX2, DOT_ROWS)
+dot_tile_widened = make_dot_tile(DOT_AVX2_WIDENED, WIDENED_DOT_ROWS)
 
 
 def _int(value: int) -> Value:
@@ -269,6 +313,15 @@ def _load(builder: Builder, address: Value, vector: Any) -> Value:
 
 def _store(builder: Builder, values: Value, address: Value) -> None:
     builder.store(values, builder.inttoptr(address, values.type.as_pointer()), align=4)
+
+
+def _prefetch(builder: Builder, address: Value) -> None:
+    """Bring the line at `address` into the second-level cache; an address that is not there does nothing."""
+    pointer = _I8.as_pointer()
+    function_type = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+    reads, second_level, data = ir.Constant(_I32, 0), ir.Constant(_I32, 2), ir.Constant(_I32, 1)
+    builder.call(function, [builder.inttoptr(address, pointer), reads, second_level, data])
 
 
 def _spread(builder: Builder, address: Value, vector: Any) -> Value:

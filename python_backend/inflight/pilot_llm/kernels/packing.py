@@ -4,8 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pilot_llm.kernels.features import HAS_VNNI
 from pilot_llm.kernels.machine_code import DOT_DEPTH, LANES
 from pilot_llm.kernels.memory import Array, weight_empty, weight_zeros
+
+# What a quantised row's values lie in: VNNI multiplies bytes, AVX2 pairs of 16-bit numbers.
+ROW_TYPE = np.uint8 if HAS_VNNI else np.int16
+# The bytes of a lane, so that widening the even ones, then the odd ones, gives neighbours of the depth.
+_ORDER_IN_QUAD = [0, 1, 2, 3] if HAS_VNNI else [0, 2, 1, 3]
 
 
 def padded(count: int, multiple: int = LANES) -> int:
@@ -54,7 +60,7 @@ def group_depth(depth: int) -> int:
 class Int8Panels:
     """`correction`: 128 x the sum of a group's weights, what the rows' zero point adds to every product."""
 
-    panels: Array  # [panels, K / 4, 16, 4] int8
+    panels: Array  # [panels, K / 4, 16, 4] int8; the last as _ORDER_IN_QUAD
     scales: Array  # [panels * 16] float32
     correction: Array  # [panels, groups, 16] int32
 
@@ -66,7 +72,7 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     whole[:outputs] = weight.values
     by_panel = whole.reshape(num_outputs // LANES, LANES, depth)
     panels = weight_empty((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
-    panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)
+    panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)[..., _ORDER_IN_QUAD]
     scales = weight_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
     correction = weight_empty((len(panels), num_groups, LANES), np.int32)

@@ -1,6 +1,6 @@
 """What is done to one row at a time: RMSNorm, the gated activation, and quantising the result for an int8 product.
 
-    quantised row [K]    uint8     [ q0 q1 ... q63 | q64 ... ]   q = 128 + round(value / scale), 1 .. 255
+    quantised row [K]    ROW_TYPE  [ q0 q1 ... q63 | q64 ... ]   q = 128 + round(value / scale), 1 .. 255
     scales [groups]      float32   [ s0            | s1  ... ]   largest magnitude of the group / 127
 
 Each kernel is written for a range of rows. The function to call runs them in this thread where the work is less than
@@ -46,7 +46,7 @@ def _quantize_row(row, target, scales):
         scales[group] = largest / _F(127) + nan_unless_finite(part)
         factor = _F(127) / largest if largest > 0 else _F(0)
         for index in range(size):
-            out[index] = np.uint8(np.int32(rounded(part[index] * factor)) + np.int32(128))
+            out[index] = np.int32(rounded(part[index] * factor)) + np.int32(128)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -128,7 +128,7 @@ def rms_norm(rows: Array, weight: Array, eps: np.float32, out: Array, num_thread
 
 
 def quantize(rows: Array, out: Array, scales: Array, num_threads: int) -> None:
-    """rows [M, K] float32 -> out [M, K] uint8, scales [M, groups]."""
+    """rows [M, K] float32 -> out [M, K] ROW_TYPE, scales [M, groups]."""
     workers = workers_for(rows.size, num_threads)
     if workers == 1:
         _quantize(rows, out, scales, 0, len(rows))

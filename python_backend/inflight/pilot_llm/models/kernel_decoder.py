@@ -15,7 +15,7 @@ from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
 from pilot_llm.kernels.linears import KernelLinear, QuantizedRows, Rows
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, aligned_empty
-from pilot_llm.kernels.packing import group_depth
+from pilot_llm.kernels.packing import ROW_TYPE, group_depth
 from pilot_llm.kernels.row_kernels import gated, gated_quantize, quantize, rms_norm, rms_norm_quantize
 from pilot_llm.kernels.threads import use_threads
 from pilot_llm.models.decoder import DecoderWeights
@@ -133,14 +133,14 @@ class _Buffers:
         self.mixed = aligned_empty((max_rows, mixed), np.float32)
         self.gate_up = aligned_empty((max_rows, 2 * config.intermediate_size), np.float32)
         self._floats = aligned_empty((max_rows * widest,), np.float32)
-        self._bytes = aligned_empty((max_rows * widest,), np.uint8)
+        self._numbers = aligned_empty((max_rows * widest,), ROW_TYPE)
         self._scales = aligned_empty((max_rows * widest // LANES,), np.float32)
 
     def floats(self, num_rows: int, width: int) -> Array:
         return self._floats[: num_rows * width].reshape(num_rows, width)
 
     def quantized(self, num_rows: int, width: int) -> QuantizedRows:
-        values = self._bytes[: num_rows * width].reshape(num_rows, width)
+        values = self._numbers[: num_rows * width].reshape(num_rows, width)
         num_groups = width // group_depth(width)
         return QuantizedRows(values, self._scales[: num_rows * num_groups].reshape(num_rows, num_groups))
 

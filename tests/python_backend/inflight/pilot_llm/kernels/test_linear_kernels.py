@@ -6,12 +6,12 @@ import torch
 
 from pilot_llm.kernels import reference
 from pilot_llm.kernels.linears import FloatLinear, Int8Linear, KernelLinear, QuantizedRows, Rows
-from pilot_llm.kernels.packing import QuantizedWeight, group_depth, pack_floats, quantize_weight
+from pilot_llm.kernels.packing import ROW_TYPE, QuantizedWeight, group_depth, pack_floats, quantize_weight
 
 # Outputs and depths: less than a panel, one and a bit, several pieces for both threads; groups of 16, 32 and 64.
 SHAPES = [(5, 16), (16, 96), (37, 144), (320, 576)]
 # Remainders of a tile's height, one full strip and more, and so many that bfloat16 panels are unpacked.
-NUM_ROWS = [1, 2, 3, 4, 5, 6, 7, 12, 13, 17, 64, 130]
+NUM_ROWS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 17, 64, 130, 350]  # the last in two strips
 
 
 def multiply(linear: KernelLinear, rows: Rows, num_rows: int, *, adds: bool = False) -> np.ndarray:
@@ -68,7 +68,7 @@ def test_int8_product_is_exact_but_for_the_scales_and_each_row_has_the_bits_it_h
     linear = Int8Linear(weight, bias)
     for num_rows in NUM_ROWS:
         rows = QuantizedRows(
-            random.integers(1, 256, (num_rows, depth)).astype(np.uint8),
+            random.integers(1, 256, (num_rows, depth)).astype(ROW_TYPE),
             random.random((num_rows, depth // group_depth(depth))).astype(np.float32),
         )
         out = multiply(linear, rows, num_rows)
@@ -86,11 +86,15 @@ def test_int8_product_is_exact_but_for_the_scales_and_each_row_has_the_bits_it_h
 
 @pytest.mark.parametrize("weight_value", [-127, 127])
 @pytest.mark.parametrize("row_value", [1, 255])
-def test_int8_sums_of_the_largest_products_neither_saturate_nor_overflow(weight_value: int, row_value: int) -> None:
+@pytest.mark.parametrize("num_rows", [1, 8])  # by tiles that widen the weights, and of weights widened before
+def test_int8_sums_of_the_largest_products_neither_saturate_nor_overflow(
+    weight_value: int, row_value: int, num_rows: int
+) -> None:
     depth, group = 4096, 64
     weight = QuantizedWeight(np.full((16, depth), weight_value, np.int8), np.ones(16, np.float32))
-    rows = QuantizedRows(np.full((1, depth), row_value, np.uint8), np.ones((1, depth // group), np.float32))
-    out = multiply(Int8Linear(weight, None), rows, 1)
+    scales = np.ones((num_rows, depth // group), np.float32)
+    rows = QuantizedRows(np.full((num_rows, depth), row_value, ROW_TYPE), scales)
+    out = multiply(Int8Linear(weight, None), rows, num_rows)
     np.testing.assert_array_equal(out, np.float32(depth * weight_value * (row_value - 128)))
 
 

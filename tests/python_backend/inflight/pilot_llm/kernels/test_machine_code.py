@@ -5,7 +5,7 @@ import re
 import pytest
 from llvmlite import binding, ir
 
-from pilot_llm.kernels.machine_code import dot_avx2, dot_vnni, emit_dot_tile, emit_fma_tile
+from pilot_llm.kernels.machine_code import DOT_AVX2, DOT_AVX2_WIDENED, DOT_VNNI, Dot, emit_dot_tile, emit_fma_tile
 
 I64 = ir.IntType(64)
 
@@ -50,23 +50,26 @@ def assert_lean(loops: list[list[str]], instruction: str, heights: list[int], pe
     assert {height * per_row for height in heights} <= counts
     assert max(counts) == heights[-1] * per_row
     for body in loops:
+        assert any("prefetch" in entry for entry in body)
         assert not [entry for entry in body if "call" in entry or "(%rsp)" in entry], "a call or a spill in the loop"
 
 
 @pytest.mark.parametrize("cpu", ["icelake-server", "sapphirerapids"])
 def test_int8_tile_is_one_vpdpbusd_a_row_and_step_with_vnni(cpu: str) -> None:
-    text = assembly(cpu, 13, lambda builder, arguments: emit_dot_tile(builder, arguments, dot_vnni, 12))
+    text = assembly(cpu, 14, lambda builder, arguments: emit_dot_tile(builder, arguments, DOT_VNNI, 12))
     assert_lean(innermost_loops(text, "vpdpbusd"), "vpdpbusd", list(range(8, 13)), per_row=1)
     assert "zmm" in text
 
 
-def test_int8_tile_is_four_vpmaddwd_a_row_and_step_on_avx2() -> None:
-    text = assembly("haswell", 13, lambda builder, arguments: emit_dot_tile(builder, arguments, dot_avx2, 4))
-    assert_lean(innermost_loops(text, "vpmaddwd"), "vpmaddwd", [2, 3, 4], per_row=4)
+@pytest.mark.parametrize(("dot", "max_rows"), [(DOT_AVX2, 3), (DOT_AVX2_WIDENED, 4)])
+@pytest.mark.parametrize(("cpu", "per_row"), [("haswell", 4), ("skylake-avx512", 2)])
+def test_int8_tile_multiplies_pairs_without_vnni(cpu: str, per_row: int, dot: Dot, max_rows: int) -> None:
+    text = assembly(cpu, 14, lambda builder, arguments: emit_dot_tile(builder, arguments, dot, max_rows))
+    assert_lean(innermost_loops(text, "vpmaddwd"), "vpmaddwd", [max_rows - 1, max_rows], per_row=per_row)
 
 
 @pytest.mark.parametrize("element", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize(("cpu", "max_rows", "registers"), [("icelake-server", 12, 1), ("haswell", 6, 2)])
 def test_float_tile_is_one_fma_a_row_and_register(cpu: str, max_rows: int, registers: int, element: str) -> None:
-    text = assembly(cpu, 8, lambda builder, arguments: emit_fma_tile(builder, arguments, element, max_rows))
+    text = assembly(cpu, 9, lambda builder, arguments: emit_fma_tile(builder, arguments, element, max_rows))
     assert_lean(innermost_loops(text, "vfmadd"), "vfmadd", list(range(max_rows - 2, max_rows + 1)), per_row=registers)

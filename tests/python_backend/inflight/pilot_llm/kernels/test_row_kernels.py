@@ -7,7 +7,7 @@ from numba import njit
 
 from pilot_llm.kernels import reference, row_kernels
 from pilot_llm.kernels.arithmetic import exp
-from pilot_llm.kernels.packing import group_depth
+from pilot_llm.kernels.packing import ROW_TYPE, group_depth
 
 DEPTHS = [16, 80, 576, 1536]
 NUM_ROWS = [1, 3, 70]  # alone, in this thread, and over several threads
@@ -15,7 +15,7 @@ EPS = np.float32(1e-5)
 
 
 def quantized_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((num_rows, depth), np.uint8), np.zeros((num_rows, depth // group_depth(depth)), np.float32)
+    return np.zeros((num_rows, depth), ROW_TYPE), np.zeros((num_rows, depth // group_depth(depth)), np.float32)
 
 
 def assert_near(values: np.ndarray, scales: np.ndarray, rows: torch.Tensor) -> None:
