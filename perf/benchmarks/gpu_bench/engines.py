@@ -3,14 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pilot_llm.config import EngineConfig
-from pilot_llm.engine import Engine
+from pilot_llm.engine import Engine as LlmEngine
 from pilot_llm.request import Request, RequestOutput
 from pilot_llm.runner import load_runner
 from pilot_llm.sampling import SamplingParams
@@ -19,6 +19,9 @@ from pilot_llm.tokenizer import HfTokenizer
 Prompts = Sequence[Sequence[int]]
 Run = Callable[[Prompts, int], int]
 """Answers each prompt with so many tokens; returns how many came in all."""
+
+Engine = Callable[[Path, int, int], AbstractContextManager[Run]]
+"""Of a checkpoint, how many sequences it runs at once, and how long they get."""
 
 _NEVER = 0  # a token id that pads
 
@@ -41,11 +44,14 @@ class _Counter:
 
 
 @contextmanager
-def ours(model: Path, max_num_seqs: int, max_model_len: int) -> Iterator[Run]:
+def ours(
+    model: Path, max_num_seqs: int, max_model_len: int, *, block_size: int = 16, device: str = "cuda"
+) -> Iterator[Run]:
     """Our engine, in process."""
     settings = {
         "model": str(model),
-        "device": "cuda",
+        "device": device,
+        "block_size": block_size,
         "dtype": "bfloat16",
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
@@ -53,7 +59,7 @@ def ours(model: Path, max_num_seqs: int, max_model_len: int) -> Iterator[Run]:
         "enable_prefix_caching": False,
     }
     config = EngineConfig.from_dict(settings, Path.cwd())
-    engine = Engine(config, load_runner(config), HfTokenizer.from_folder(config.tokenizer))
+    engine = LlmEngine(config, load_runner(config), HfTokenizer.from_folder(config.tokenizer))
     engine.start()
     number = iter(range(1 << 30))
 

@@ -9,9 +9,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 def steps_table(rows: Rows) -> str:
     """Decode steps of the runner alone; `share` is what they get of the memory's bandwidth."""
-    lines = [f"{'model':14}{'batch':>6}{'context':>9}{'step ms':>10}{'tokens/s':>11}{'bound ms':>10}{'share':>8}"]
+    lines = [
+        f"{'model':14}{'block':>6}{'batch':>6}{'context':>9}{'step ms':>10}{'tokens/s':>11}{'bound ms':>10}{'share':>8}"
+    ]
     for row in rows:
-        head = f"{row['model']:14}{row['batch']:6}{row['context_tokens']:9}"
+        head = f"{row['model']:14}{row['block_size']:6}{row['batch']:6}{row['context_tokens']:9}"
         if "problem" in row:
             lines.append(f"{head}  {row['problem']}")
             continue
@@ -22,15 +24,16 @@ def steps_table(rows: Rows) -> str:
 
 
 def engines_table(rows: Rows) -> str:
-    """Whole engines on the same requests: medians over the rounds, and our tokens/s over the other's."""
+    """Whole engines on the same requests: medians over the rounds, and our best one's tokens/s over the last's."""
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     lines = [f"{'in flight':>9}" + "".join(f"{name:>30}" for name in engines) + f"{'ratio':>8}"]
     for batch in dict.fromkeys(row["batch"] for row in rows):
         of_batch = {name: [row for row in rows if (row["engine"], row["batch"]) == (name, batch)] for name in engines}
         rates = [_rates(chosen) for chosen in of_batch.values()]
         cells = "".join(f"{_shown(values):>30}" for values in rates)
-        has_ratio = len(rates) == 2 and all(rates)
-        ratio = f"{median(rates[0]) / median(rates[1]):.2f}" if has_ratio else "-"
+        *ours, other = rates
+        best = max((median(values) for values in ours if values), default=None)
+        ratio = "-" if best is None or not other else f"{best / median(other):.2f}"
         lines.append(f"{batch:9}{cells}{ratio:>8}")
     problems = dict.fromkeys(f"{row['engine']}: {row['problem']}" for row in rows if "problem" in row)
     return "\n".join([*lines, *problems])

@@ -34,14 +34,14 @@ def test_weights_of_llama_8b_are_what_is_published_without_the_embedding() -> No
 def test_tables_show_shares_ratios_and_problems() -> None:
     from gpu_bench.tables import engines_table, steps_table
 
-    head = {"model": "Llama 8B", "context_tokens": 512}
+    head = {"model": "Llama 8B", "context_tokens": 512, "block_size": 16}
     steps = steps_table(
         [
             {**head, "batch": 8, "step_ms": 5.0, "bound_ms": 4.0},
             {**head, "batch": 256, "problem": "the KV cache holds 4096 tokens"},
         ]
     )
-    assert [line.split() for line in steps.splitlines()][1][2:] == ["8", "512", "5.00", "1600", "4.00", "80%"]
+    assert [line.split() for line in steps.splitlines()][1][2:] == ["16", "8", "512", "5.00", "1600", "4.00", "80%"]
     assert "the KV cache holds 4096 tokens" in steps
     rates = [("inflight", 900.0), ("inflight", 1000.0), ("inflight", 1100.0), ("transformers", 500.0)]
     rows = [{"engine": engine, "batch": 8, "output_tokens_per_s": rate} for engine, rate in rates]
@@ -49,6 +49,8 @@ def test_tables_show_shares_ratios_and_problems() -> None:
     assert table.splitlines()[1].split() == ["8", "1000", "(900-1100)", "500", "(500-500)", "2.00"]
     assert table.splitlines()[2].split() == ["64", "-", "-", "-"]
     assert table.endswith("transformers: RuntimeError: planted")
+    faster = {"engine": "inflight, blocks of 256", "batch": 8, "output_tokens_per_s": 1500.0}
+    assert engines_table([rows[0], faster, rows[3]]).splitlines()[1].split()[-1] == "3.00"
 
 
 def test_steps_run_one_behind_the_other_on_random_weights() -> None:
@@ -69,6 +71,33 @@ def test_steps_run_one_behind_the_other_on_random_weights() -> None:
     cpu = torch.device("cpu")
     runner = random_runner(small, torch.float32, cpu, max_model_len=64, num_gpu_blocks_override=12, max_num_seqs=4)
     assert step_ms(runner, 3, 40, 2, cpu) > 0
+
+
+def test_random_checkpoint_is_read_by_both_engines(tmp_path: Path) -> None:
+    """A tiny one, on a CPU: transformers finds no weight missing, and our engine answers from it."""
+    from gpu_bench.checkpoint import SMOLLM2, write_checkpoint
+    from gpu_bench.engines import measured, ours
+    from transformers import AutoModelForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 300, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    folder = write_checkpoint(tmp_path, {**SMOLLM2, **sizes, **heads})
+    loaded, notes = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, output_loading_info=True)
+    assert not any(notes.values()), notes
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    with ours(folder, 4, 64, device="cpu") as run:
+        row = measured(run, [[5, 6, 7], [8]], 9)
+    assert row["output_tokens"] == 18
+    assert row["output_tokens_per_s"] > 0
+
+
+def test_smollm2s_shape_has_its_published_number_of_weights() -> None:
+    from gpu_bench.checkpoint import SMOLLM2, _weights
+
+    shapes = _weights({**SMOLLM2, "num_hidden_layers": 1}, torch.Generator())
+    layer = sum(tensor.numel() for name, tensor in shapes.items() if ".layers.0." in name)
+    others = sum(tensor.numel() for name, tensor in shapes.items() if ".layers." not in name)
+    assert others + 30 * layer == 134_515_008
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
