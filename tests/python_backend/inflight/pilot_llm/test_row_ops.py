@@ -1,4 +1,4 @@
-"""The fused steps between products against torch's, in Triton's interpreter where the wheel is installed."""
+"""The fused steps between products against torch's, in Triton's interpreter."""
 
 import importlib.util
 import os

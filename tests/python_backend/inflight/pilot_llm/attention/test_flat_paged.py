@@ -1,5 +1,5 @@
 """The attentions of the GPU path against the reference: torch's varlen as documented, and the Triton-language kernel
-itself, in Triton's interpreter where the wheel is installed (`pip install triton`, 1 GB with what it unpacks)."""
+itself, in Triton's interpreter (the wheel comes with the extra `dev`)."""
 
 import importlib.util
 import os
@@ -30,11 +30,25 @@ def make_kernel(name: str) -> FlatKernel:
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "block_size"),
-    [(1, 1, 16, 1), (6, 2, 16, 4), (9, 3, 64, 16), (4, 4, 24, 5), (8, 1, 96, 16)],
+    [(1, 1, 16, 1), (6, 2, 16, 4), (4, 4, 24, 5)],
 )
 def test_decodes_and_chunks_agree_with_the_reference(
     name: str, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int
 ) -> None:
+    compare_growing(name, num_heads, num_kv_heads, head_dim, block_size)
+
+
+@pytest.mark.parametrize("name", ["varlen", pytest.param("triton", marks=[needs_triton, pytest.mark.slow])])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "block_size"), [(9, 3, 64, 16), (8, 1, 96, 16), (8, 2, 128, 16)]
+)
+def test_shapes_of_real_models_agree_with_the_reference(
+    name: str, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int
+) -> None:
+    compare_growing(name, num_heads, num_kv_heads, head_dim, block_size)
+
+
+def compare_growing(name: str, num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> None:
     shape = CacheShape(3 * -(-40 // block_size), block_size, num_kv_heads, head_dim, (None, 7))
     compare(make_kernel(name), shape, num_heads, [[1, 9, 17], [1, 1, 1], [5, 1, 2], [0, 1, 1], [24, 0, 3]])
 
@@ -52,17 +66,17 @@ def test_large_scores_do_not_overflow(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("window", [None, 100, 2050])
+@pytest.mark.parametrize("window", [None, 2050])
 def test_keys_of_long_contexts_are_dealt_to_parts_and_joined(name: str, window: int | None) -> None:
     """Around the end of a part, of the first round of all parts, and in the middle of another."""
     shape = CacheShape(3 * 160, 16, 1, 16, (window,))
-    compare(make_kernel(name), shape, 2, [[1, 1, 1], [1, 1, 1], [1, 2, 1]], computed=[127, 2046, 2500])
+    compare(make_kernel(name), shape, 2, [[1, 1, 1], [1, 2, 1]], computed=[127, 2047, 2500])
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_decode_gives_the_same_bits_alone_and_in_company(name: str) -> None:
-    shape = CacheShape(2 * 140, 16, 2, 16, (None,))
-    source = RandomSteps(shape, 4, num_sequences=2)
+    shape = CacheShape(2 * 140, 16, 1, 16, (None,))
+    source = RandomSteps(shape, 2, num_sequences=2)
     flat = FlatPagedAttention(shape, make_kernel(name), cache_dtype=torch.float32, device=CPU)
     for cache in flat._layers:
         cache.normal_()
