@@ -98,7 +98,8 @@ def text_batches(tokenizer_file: Path, texts: list[str], max_tokens: int, max_ba
         samples=encode(judged[:NUM_SAMPLES], SAMPLE_TOKENS),
         edge_cases={
             "a fully masked row": dict(pair, attention_mask=pair["attention_mask"] * np.array([[0], [1]])),
-            f"the longest input ({max_tokens} tokens)": encode(["word " * max_tokens]),
+            # As people send it: one word many times has an embedding that says little about an encoder.
+            f"the longest input ({max_tokens} tokens)": encode([" ".join(judged * 3)[: 20 * max_tokens]]),
             "the shortest input": shortest,
         },
     )

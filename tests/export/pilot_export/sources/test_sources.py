@@ -330,6 +330,9 @@ def test_a_sentence_folder_pools_and_normalises_as_its_modules_say(tmp_path: Pat
             spec = load_source(str(folder), Given(data=texts))
             module: Any = spec.load_module()
             found[name] = module.eval()(ids, mask)
+    longest = spec.edge_cases["the longest input (64 tokens)"]["input_ids"]
+    assert longest.shape == (1, 64)
+    assert len(set(longest[0].tolist())) > 5  # a text, not one word many times
     (measure,) = spec.extra_measures.values()
     outputs = [{"sentence_embedding": np.random.default_rng(0).normal(size=(400, 16))}]
     assert measure(outputs, [{"sentence_embedding": 3 * outputs[0]["sentence_embedding"]}]) == share(np.ones(214, bool))
