@@ -22,7 +22,7 @@ from pilot_export.errors import ExportError, InstallError, SpecError, VerifyErro
 from pilot_export.install import install_files
 from pilot_export.manifest import read_all
 from pilot_export.onnx_original import OnnxOriginal
-from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe, Source
+from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Made, Recipe, Source
 from pilot_export.report import ExportReport
 from pilot_export.verify import onnx_runner
 from pilot_export.versions import Change, roll_back
@@ -37,27 +37,27 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def write_noise(source: Source, path: Path) -> tuple[str, ...]:
+def write_noise(source: Source, path: Path) -> Made:
     """A variant whose weights are wrong."""
     model = onnx.load(str(source.fp32_path))
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         tensor.CopyFrom(onnx.numpy_helper.from_array(-array, tensor.name))
     onnx.save(model, str(path))
-    return ("every weight has the other sign",)
+    return Made(("every weight has the other sign",))
 
 
-def write_garbage(_source: Source, path: Path) -> tuple[str, ...]:
+def write_garbage(_source: Source, path: Path) -> Made:
     path.write_bytes(b"not an ONNX file")
-    return ()
+    return Made()
 
 
-def copy(source: Source, path: Path) -> tuple[str, ...]:
+def copy(source: Source, path: Path) -> Made:
     shutil.copyfile(source.fp32_path, path)
-    return ()
+    return Made()
 
 
-def fail(_source: Source, _path: Path) -> tuple[str, ...]:
+def fail(_source: Source, _path: Path) -> Made:
     raise RuntimeError("no such kernel")
 
 
@@ -191,6 +191,20 @@ def test_a_config_that_does_not_fit_leaves_the_repository_as_it_was(tmp_path: Pa
     assert files(tmp_path / "a repository") == {"doubler/config.pbtxt"}
 
 
+def test_a_person_s_own_config_gets_this_machine_s_threads_and_nothing_else(tmp_path: Path) -> None:
+    config = tmp_path / "a repository" / "doubler" / "config.pbtxt"
+    config.parent.mkdir(parents=True)
+    own = '# mine\nbackend: "onnxruntime"\nmax_batch_size: 8\ndefault_model_filename: "model.fp32.onnx"\n'
+    config.write_text(own)
+    would = export(graph_spec(tmp_path), tmp_path, precisions=[], dry_run=True)
+    assert '+  key: "intra_op_thread_count"' in would.changes.splitlines()
+    assert config.read_text() == own
+    for _ in range(2):
+        export(graph_spec(tmp_path), tmp_path, precisions=[])
+        assert config.read_text().startswith(own)
+        assert config.read_text().count('key: "intra_op_thread_count"') == 1
+
+
 def test_a_report_that_cannot_be_written_does_not_hide_what_is_installed(tmp_path: Path) -> None:
     (tmp_path / "build" / "report.json").mkdir(parents=True)
     with pytest.raises(
@@ -205,11 +219,11 @@ def test_a_report_that_cannot_be_written_does_not_hide_what_is_installed(tmp_pat
 
 
 def test_a_variant_of_two_files_is_not_renewed_in_place(tmp_path: Path) -> None:
-    def split(source: Source, path: Path) -> tuple[str, ...]:
+    def split(source: Source, path: Path) -> Made:
         data = onnx_files.data_file(path)
         data.unlink(missing_ok=True)
         onnx.save(onnx.load(source.fp32_path), path, save_as_external_data=True, location=data.name, size_threshold=0)
-        return ()
+        return Made()
 
     recipes = {"fp32": RECIPES["fp32"], "split": Recipe("split", ONNXRUNTIME_CPU, "two files", split)}
     for version, precisions in ((1, []), (1, ["split"]), (2, ["split"])):
