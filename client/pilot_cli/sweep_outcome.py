@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pilot_cli.sweep_progress import FEW_PER_S
@@ -61,10 +60,12 @@ def outcome_table(outcome: "Outcome") -> str:
 
 def _alone_line(outcome: "Outcome") -> str:
     """The winner that was compared with nothing: medians of its confirming rounds, else what the search measured."""
+    from pilot_perf.token_rates import median_of
+
     side = outcome.answer
     if side is None:
         return ""
-    slo, tokens = outcome.slo, _middle(side, "output_tokens_per_s")
+    slo, tokens = outcome.slo, median_of(side, "output_tokens_per_s")
     budgets = ", ".join(f"{budget.name} {budget.text(side.value(budget))}" for budget in slo.budgets)
     more = "" if tokens is None else f", {tokens:.0f} tokens/s"
     rounds = f", within the budget in {side.num_kept(slo)} of {len(side.all_rounds)} rounds"
@@ -72,13 +73,6 @@ def _alone_line(outcome: "Outcome") -> str:
         f"{side.trial.knobs}: {_rate(side.throughput_per_s)} at {side.trial.concurrency} in flight{more}, "
         f"{budgets}{rounds}"
     )
-
-
-def _middle(side: "Side", name: str) -> float | None:
-    """The median over the rounds of one of the fields of Figures."""
-    values = [getattr(m.figures, name) for m in side.all_rounds if m.figures]
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _step_lines(outcome: "Outcome") -> list[str]:
@@ -117,13 +111,15 @@ def _token_rows(
     row: Callable[[str, Callable[["Side"], str]], tuple[str, str, str]], sides: tuple["Side", "Side"]
 ) -> list[tuple[str, str, str]]:
     """Of a language model: what all readers together get, and what one of them sees."""
+    from pilot_perf.token_rates import median_of
+
     if not any(m.figures and m.figures.output_tokens_per_s for side in sides for m in side.all_rounds):
         return []
 
     return [
-        row("output", lambda side: _number(_middle(side, "output_tokens_per_s"), " tokens/s", 0)),
-        row("for one user", lambda side: _number(_middle(side, "output_tokens_per_s_per_user"), " tokens/s", 0)),
-        row("goodput", lambda side: _rate(_middle(side, "goodput_per_s"))),
+        row("output", lambda side: _number(median_of(side, "output_tokens_per_s"), " tokens/s", 0)),
+        row("for one user", lambda side: _number(median_of(side, "output_tokens_per_s_per_user"), " tokens/s", 0)),
+        row("goodput", lambda side: _rate(median_of(side, "goodput_per_s"))),
     ]
 
 

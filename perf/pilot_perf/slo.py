@@ -31,7 +31,7 @@ _MEASURES = {
     "itl": "itl_ms",
     "memory": "memory_bytes",
 }
-_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "error_rate": "error rate", "memory_bytes": "memory"}
+NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "error_rate": "error rate", "memory_bytes": "memory"}
 _UNITS = {
     **{time: {"": 1.0, "us": 0.001, "ms": 1.0, "s": 1000.0} for time in TIMES},
     "error_rate": {"": 1.0, "%": 0.01},
@@ -67,7 +67,7 @@ class Budget:
     @property
     def name(self) -> str:
         """What is limited, in words: "p95", "p95 TTFT", "error rate"."""
-        return " ".join(part for part in (self.statistic, _NAMES.get(self.measure)) if part)
+        return " ".join(part for part in (self.statistic, NAMES.get(self.measure)) if part)
 
     @property
     def percentile(self) -> float | None:

@@ -6,6 +6,8 @@ from pilot_perf.alone import text_alone
 from pilot_perf.ratio import METHOD
 from pilot_perf.report.content import Content
 from pilot_perf.report.html import note, number, table
+from pilot_perf.side import Side
+from pilot_perf.token_rates import TOKEN_RATES, median_of
 
 
 def answer(content: Content) -> str:
@@ -47,12 +49,14 @@ def _tiles(content: Content) -> list[tuple[str, str]]:
         tiles.append((f"{number(verdict.chosen.throughput_per_s)}/s", "requests within the budget, chosen"))
         tiles.append((f"{number(verdict.untuned.throughput_per_s)}/s", "requests, untuned"))
         tiles += [(b.text(verdict.chosen.value(b)), f"{b.name} of the chosen; budget {b}") for b in content.slo.budgets]
+        tiles += _token_tiles(verdict.chosen)
     elif content.alone is not None:
         side = content.alone.side
         tiles.append((f"{number(side.throughput_per_s)}/s", "requests, when measured again"))
         tiles += [(b.text(side.value(b)), f"{b.name}; budget {b}") for b in content.slo.budgets]
         kept = f"{side.num_kept(content.slo)} of {len(side.all_rounds)}"
         tiles.append((kept, f"rounds within the budget, at {side.trial.concurrency} in flight"))
+        tiles += _token_tiles(side)
     elif content.winner is not None and content.winner.figures is not None:
         figures = content.winner.figures
         tiles.append((f"{number(figures.throughput_per_s)}/s", "requests within the budget"))
@@ -60,6 +64,11 @@ def _tiles(content: Content) -> list[tuple[str, str]]:
     if content.replicas is not None:
         tiles.append((str(content.replicas.count), f"replicas for {content.replicas.rate_per_s:g} requests/s"))
     return tiles
+
+
+def _token_tiles(side: Side) -> list[tuple[str, str]]:
+    known = [(median_of(side, field), form, name) for field, form, name in TOKEN_RATES]
+    return [(form.format(value), name) for value, form, name in known if value is not None]
 
 
 def _interval(content: Content) -> str:
@@ -74,7 +83,9 @@ def _comparison(content: Content) -> str:
     if verdict is None:
         return ""
     budgets = content.slo.budgets
-    head = ["", "configuration", "in flight", "requests/s", *(budget.name for budget in budgets), "kept the budget"]
+    tokens = TOKEN_RATES if content.has_tokens else ()
+    head = ["", "configuration", "in flight", "requests/s", *(budget.name for budget in budgets)]
+    head += [*(name for _, _, name in tokens), "kept the budget"]
     rows = [
         [
             name,
@@ -82,6 +93,7 @@ def _comparison(content: Content) -> str:
             side.trial.concurrency,
             number(side.throughput_per_s),
             *(budget.text(side.value(budget)) for budget in budgets),
+            *(number(median_of(side, field), 1) for field, _, _ in tokens),
             f"{side.num_kept(content.slo)} of {len(side.all_rounds)} rounds",
         ]
         for name, side in (("untuned", verdict.untuned), ("chosen", verdict.chosen))

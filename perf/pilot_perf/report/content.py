@@ -13,14 +13,14 @@ from pilot_perf.bottleneck import Bottleneck, bottleneck_as_run, last_of_answer
 from pilot_perf.config_override import apply
 from pilot_perf.confirm import Verdict, drift_note
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Measurement
+from pilot_perf.measures import TIMES, Figures, Measurement
 from pilot_perf.open_loop import OpenLoop, next_open_loop
 from pilot_perf.overload import Protection, next_overload
 from pilot_perf.proof import Proof, next_proof
 from pilot_perf.replicas import Replicas, replicas_for, served_by_one
 from pilot_perf.search.best import nearest_miss
 from pilot_perf.search.load import GUARD
-from pilot_perf.slo import Slo, parse_slo
+from pilot_perf.slo import NAMES, Budget, Slo, parse_slo
 from pilot_perf.store import Row, Store
 from pilot_perf.winner import winner_of
 
@@ -32,7 +32,8 @@ class Point:
     knobs: Knobs
     concurrency: int
     throughput_per_s: float
-    latency_ms: float
+    # That of the axis.
+    time_ms: float
     is_kept: bool
 
     @property
@@ -41,11 +42,27 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """The time that the load curves show beside throughput: that of the first budget on a time, else p95 latency."""
+
+    measure: str
+    statistic: str
+    budget: Budget | None
+
+    @property
+    def name(self) -> str:
+        """In words: "p95 latency", "p95 TTFT"."""
+        return f"{self.statistic} {NAMES.get(self.measure, 'latency')}"
+
+    def time_ms(self, figures: Figures) -> float | None:
+        return figures.value(self.measure, self.statistic)
+
+
+@dataclass(frozen=True)
 class Content:
     model: str
     slo: Slo
-    # On the latency axis: that of the first budget on latency, p95 where there is none.
-    measure: str
+    axis: Axis
     rows: list[Row]
     curves: dict[Knobs, list[Point]]
     pareto: list[Point]
@@ -71,14 +88,14 @@ class Content:
         return f"{knobs}{flag}"
 
     @property
-    def limit_ms(self) -> float | None:
-        """The budget's line on the latency axis; None where no budget is on latency."""
-        return self.slo.latency_budgets[0].limit if self.slo.latency_budgets else None
-
-    @property
     def cpus(self) -> int | None:
         cpus = self.conditions.get("machine.cpus")
         return cpus if isinstance(cpus, int) else None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it is a language model."""
+        return any(row.measurement.figures and row.measurement.figures.output_tokens_per_s for row in self.rows)
 
     @property
     def searched(self) -> list[Measurement]:
@@ -142,9 +159,8 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
         for name, text in store.member_configs.items()
     }
     attribution, protection = _explained(store, verdict, searched, slo, untuned_config)
-    statistics = slo.statistics_of("latency_ms")
-    measure = statistics[0] if statistics else "p95"
-    curves = _curves(searched, measure, slo)
+    axis = axis_of(slo)
+    curves = _curves(searched, axis, slo)
     # What stays is shown with no difference.
     to_install = verdict.chosen.trial.knobs if verdict is not None and verdict.is_a_gain else None
     if protection is not None and protection.knobs is not None:
@@ -154,7 +170,7 @@ def content_of(store: Store, rate_per_s: float | None = None) -> Content:
     return Content(
         model=str(store.conditions["model"]),
         slo=slo,
-        measure=measure,
+        axis=axis,
         rows=rows,
         curves=curves,
         pareto=pareto_front([point for points in curves.values() for point in points]),
@@ -205,23 +221,29 @@ def _explained(
     return attribution, next_overload(verdict, store.measurements("overload"), slo).protection
 
 
-def _curves(measurements: list[Measurement], measure: str, slo: Slo) -> dict[Knobs, list[Point]]:
+def axis_of(slo: Slo) -> Axis:
+    budget = next((budget for budget in slo.budgets if budget.measure in TIMES), None)
+    if budget is None or budget.statistic is None:
+        return Axis("latency_ms", "p95", None)
+    return Axis(budget.measure, budget.statistic, budget)
+
+
+def _curves(measurements: list[Measurement], axis: Axis, slo: Slo) -> dict[Knobs, list[Point]]:
     """The points of each configuration by rising load, the untuned one first."""
     curves: dict[Knobs, list[Point]] = {UNTUNED: []}
     for measurement in sorted(measurements, key=lambda m: m.trial.concurrency):
-        if (figures := measurement.figures) is None:
+        if (figures := measurement.figures) is None or (time_ms := axis.time_ms(figures)) is None:
             continue
         knobs, load = measurement.trial.knobs, measurement.trial.concurrency
-        kept = slo.is_kept(figures)
-        point = Point(knobs, load, figures.throughput_per_s, figures.latency_ms[measure], kept)
+        point = Point(knobs, load, figures.throughput_per_s, time_ms, slo.is_kept(figures))
         curves.setdefault(knobs, []).append(point)
     return {knobs: points for knobs, points in curves.items() if points}
 
 
 def pareto_front(points: list[Point]) -> list[Point]:
-    """Those that no other point beats in both throughput and latency, by rising latency."""
+    """Those that no other point beats in both throughput and time, by rising time."""
     front: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.latency_ms, -p.throughput_per_s)):
+    for point in sorted(points, key=lambda p: (p.time_ms, -p.throughput_per_s)):
         if not front or point.throughput_per_s > front[-1].throughput_per_s:
             front.append(point)
     return front

@@ -30,7 +30,7 @@ def curves_figure(content: Content) -> Any:
             named_other = True
         figure.add_scatter(
             x=[p.throughput_per_s for p in points],
-            y=[p.latency_ms for p in points],
+            y=[p.time_ms for p in points],
             text=[_hover(content, p) for p in points],
             hoverinfo="text",
             mode="lines+markers",
@@ -42,22 +42,22 @@ def curves_figure(content: Content) -> Any:
         )
     figure.add_scatter(
         x=[p.throughput_per_s for p in content.pareto],
-        y=[p.latency_ms for p in content.pareto],
+        y=[p.time_ms for p in content.pareto],
         mode="lines",
         name="Pareto front",
         hoverinfo="skip",
         line={"color": colors.LIMIT, "width": 1.5, "dash": "dot", "shape": "vh"},
     )
-    if content.limit_ms is not None:
-        figure.add_hline(y=content.limit_ms, line={"color": colors.LIMIT, "dash": "dash", "width": 1.5})
+    if (budget := content.axis.budget) is not None:
+        figure.add_hline(y=budget.limit, line={"color": colors.LIMIT, "dash": "dash", "width": 1.5})
         figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=math.log10(content.limit_ms), yanchor="bottom", showarrow=False,
-            text=f"budget {content.slo.latency_budgets[0]}", font={"color": colors.LIMIT},
+            x=0, xref="paper", xanchor="left", y=math.log10(budget.limit), yanchor="bottom", showarrow=False,
+            text=f"budget {budget}", font={"color": colors.LIMIT},
         )  # fmt: skip
     figure.update_layout(**layout(), height=460)
     figure.update_xaxes(title="throughput, requests/s", rangemode="tozero")
     figure.update_yaxes(
-        title=f"{content.measure} latency, ms",
+        title=f"{content.axis.name}, ms",
         type="log",
         tickvals=_TICKS_MS,
         ticktext=[f"{tick:g}" for tick in _TICKS_MS],
@@ -104,7 +104,7 @@ def _hover(content: Content, point: Point) -> str:
     kept = "keeps" if point.is_kept else "breaks"
     return (
         f"{point.knobs}<br>{point.concurrency} in flight<br>{point.throughput_per_s:.0f} requests/s<br>"
-        f"{content.measure} {point.latency_ms:.1f} ms, {kept} the budget"
+        f"{content.axis.name} {point.time_ms:.1f} ms, {kept} the budget"
     )
 
 

@@ -30,7 +30,7 @@ def write_picture(content: Content, path: Path) -> None:
 def _draw_curves(axes: Any, content: Content) -> None:
     others_named = False
     for knobs, points in content.curves.items():
-        x, y = [p.throughput_per_s for p in points], [p.latency_ms for p in points]
+        x, y = [p.throughput_per_s for p in points], [p.time_ms for p in points]
         if knobs == content.highlighted:
             axes.plot(x, y, "o-", color=colors.CHOSEN, linewidth=2.5, zorder=4, label=f"chosen: {knobs}")
         elif knobs == UNTUNED:
@@ -39,13 +39,12 @@ def _draw_curves(axes: Any, content: Content) -> None:
             label = None if others_named else "other configurations"
             axes.plot(x, y, ".-", color=colors.OTHER, linewidth=1, zorder=2, label=label)
             others_named = True
-    if content.limit_ms is not None:
-        label = f"budget {content.slo.latency_budgets[0]}"
-        axes.axhline(content.limit_ms, color=colors.LIMIT, linestyle="--", linewidth=1.2, label=label)
+    if (budget := content.axis.budget) is not None:
+        axes.axhline(budget.limit, color=colors.LIMIT, linestyle="--", linewidth=1.2, label=f"budget {budget}")
     axes.set_yscale("log")
     axes.set_xlim(left=0)
     axes.set_xlabel("throughput, requests/s")
-    axes.set_ylabel(f"{content.measure} latency, ms")
+    axes.set_ylabel(f"{content.axis.name}, ms")
     axes.set_title(f"{content.model}: each line is one configuration under rising load")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")

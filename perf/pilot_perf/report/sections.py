@@ -130,7 +130,7 @@ def explored_path(content: Content) -> str:
     found = content.improvements
     if not found:
         return ""
-    rows = []
+    rows, has_tokens = [], content.has_tokens
     for count, (row_number, measurement) in enumerate(found):
         figures = measurement.figures
         if figures is None:
@@ -145,15 +145,17 @@ def explored_path(content: Content) -> str:
                 number(figures.stages.mean_batch if figures.stages else None, 1),
                 number(figures.throughput_per_s),
                 gain,
-                number(figures.latency_ms.get(content.measure), 1),
+                number(content.axis.time_ms(figures), 1),
+                *([number(figures.output_tokens_per_s)] if has_tokens else []),
                 _utilisation(content, figures),
             ]
         )
-    head = ["#", "configuration", "in flight", "batch", "requests/s", "gain", f"{content.measure} ms", "CPU"]
+    head = ["#", "configuration", "in flight", "batch", "requests/s", "gain", f"{content.axis.name} ms"]
+    head += [*(["tokens/s"] if has_tokens else []), "CPU"]
     kinds = ["" for _ in rows[:-1]] + ["chosen"]
     return (
         "<h2>The path of the search</h2>"
-        + table(head, rows, kinds, (0, 2, 3, 4, 5, 6, 7))
+        + table(head, rows, kinds, (0, *range(2, len(head))))
         + note(
             f"Each measurement that was the best so far within the budget, of {len(content.searched)}. Batch is the "
             "mean that ran; CPU is the share of the machine's cores that the server kept busy."
@@ -204,13 +206,15 @@ def measurements(content: Content) -> str:
     names = list(dict.fromkeys([*content.slo.statistics_of("latency_ms"), "avg", "p50", "p99"]))
     extra = [budget for budget in content.slo.budgets if budget.measure != "latency_ms"]
     head = ["#", "phase", "configuration", "load", "requests/s", *(f"{name} ms" for name in names)]
+    tokens = ["tokens/s"] if content.has_tokens else []
     head += [
         *(budget.name for budget in extra),
+        *tokens,
         "batch",
         "CPU",
         "window s",
         "requests",
-        "95% interval",
+        "+-",
         "result",
         "why it was measured",
     ]
@@ -220,35 +224,37 @@ def measurements(content: Content) -> str:
         cells: list[Any] = [row_number, row.phase.replace("_", " "), content.name_of(trial.knobs), load_of(row)]
         before = "".join(f" Before: {attempt}." for attempt in row.measurement.earlier)
         if figures is None:
-            cells += [""] * (len(names) + len(extra) + 6)
+            cells += [""] * (len(names) + len(extra) + len(tokens) + 6)
             cells += [f"{row.measurement.status}: {row.measurement.problem}{before}", trial.reason]
             kinds.append("failed")
         else:
             kept = content.slo.is_kept(figures)
             cells += [number(figures.throughput_per_s), *(number(figures.latency_ms.get(n), 1) for n in names)]
             cells += [budget.text(budget.value(figures)) for budget in extra]
+            cells += [number(figures.output_tokens_per_s) for _ in tokens]
             cells += [number(figures.stages.mean_batch if figures.stages else None, 1), _utilisation(content, figures)]
             cells += [number(figures.window_s, 1), figures.num_requests, _intervals(figures)]
             cells += [f"{'keeps' if kept else 'breaks'} the budget{before and f'.{before}'}", trial.reason]
             kinds.append("" if kept else "broken")
         rows.append(cells)
-    numbers = (0, *range(4, 9 + len(names) + len(extra)))
+    numbers = (0, *range(4, 9 + len(names) + len(extra) + len(tokens)))
     return (
         f"<details><summary>All {len(rows)} measurements</summary>"
         + table(head, rows, kinds, numbers)
         + note(
             "In the order in which they were made. The window is all windows of the measurement together. What was "
-            "measured before, too short or unsteady, stands beside the result and is in none of the numbers. The "
-            "interval is that of the one measurement, to either side: of the throughput by its windows (Student's t), "
-            f"of a percentile where every request was recorded (order statistics).{_repeats(content)}"
+            "measured before, too short or unsteady, stands beside the result and is in none of the numbers. +- is "
+            "how far the 95% interval of the one measurement reaches to either side: of the throughput by its windows "
+            f"(Student's t), of a percentile where every request was recorded (order statistics).{_repeats(content)}"
         )
         + "</details>"
     )
 
 
 def _intervals(figures: Figures) -> str:
-    widths = {"requests/s": rate_half_width(figures.window_rates_per_s), **(figures.half_widths or {})}
-    return ", ".join(f"{name} +-{width:.0%}" for name, width in widths.items() if width is not None)
+    """Few letters: the table has many columns, and must fit a sheet of paper."""
+    widths = {"": rate_half_width(figures.window_rates_per_s), **(figures.half_widths or {})}
+    return ", ".join(f"{name} {width:.0%}".strip() for name, width in widths.items() if width is not None)
 
 
 def _repeats(content: Content) -> str:

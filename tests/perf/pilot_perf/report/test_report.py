@@ -14,7 +14,7 @@ from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Earlier, Figures, Measurement, Stages, Trial
 from pilot_perf.proof import next_proof
 from pilot_perf.report import ReportFiles, write_report
-from pilot_perf.report.content import Point, config_diff, content_of, pareto_front
+from pilot_perf.report.content import Point, axis_of, config_diff, content_of, pareto_front
 from pilot_perf.slo import parse_slo
 from pilot_perf.store import Store
 from pilot_testing.simulated_study import CONFIG, simulated_study
@@ -205,9 +205,40 @@ def test_how_surely_a_measurement_knows_its_numbers_is_in_page_and_table(tmp_pat
     with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": "p95:50ms"}, 'name: "m"') as store:
         store.add("search", Measurement(Trial(UNTUNED, 4), "measured", known), 1.0)
     files = write_report(tmp_path / "s", tmp_path)
-    assert "requests/s +-25%, p95 +-8%" in files.html.read_text()
+    assert "<td class='short'>25%, p95 8%</td>" in files.html.read_text()
     line = next(csv.DictReader(files.csv.read_text().splitlines()))
     assert (line["throughput_half_width"][:5], line["p95_half_width"]) == ("0.248", "0.08")
+
+
+def test_a_language_models_page_is_about_its_tokens(tmp_path: Path) -> None:
+    """The axis is that of the first budget on a time, with its line; the rates of the answer stand at the head."""
+    slo = "p95:ttft:300ms,p95:500ms"
+    spoken = replace(
+        figures(4.0),
+        ttft_ms={"p95": 210.0},
+        output_tokens_per_s=640.0,
+        output_tokens_per_s_per_user=48.0,
+        goodput_per_s=3.75,
+    )
+    with Store.create_or_resume(tmp_path / "s", {"model": "m", "slo": slo}, 'name: "m"') as store:
+        for phase in ("search", "confirm", "confirm", "confirm"):
+            store.add(phase, Measurement(Trial(UNTUNED, 4), "measured", spoken), 1.0)  # type: ignore[arg-type]
+        content = content_of(store)
+    assert content.axis.name == "p95 TTFT"
+    assert [point.time_ms for point in content.curves[UNTUNED]] == [210.0]
+    html = write_report(tmp_path / "s", tmp_path).html.read_text()
+    assert "p95 TTFT, ms" in html
+    assert "budget p95:ttft:300ms" in html
+    for value, name in (("640", "output tokens/s"), ("48", "tokens/s for one user"), ("3.8", "goodput/s")):
+        assert f"<b>{value}</b><span>{name}</span>" in html
+
+
+@pytest.mark.parametrize(
+    ("slo", "name"),
+    [("error_rate:0.01", "p95 latency"), ("p99:5ms,p95:itl:3ms", "p99 latency"), ("avg:itl:3ms", "avg ITL")],
+)
+def test_the_axis_is_that_of_the_first_budget_on_a_time(slo: str, name: str) -> None:
+    assert axis_of(parse_slo([slo])).name == name
 
 
 def test_the_nearest_miss_is_told_where_nothing_keeps_the_budget(tmp_path: Path) -> None:
@@ -231,7 +262,7 @@ def test_a_study_without_measurements_is_refused(tmp_path: Path) -> None:
 
 def test_the_pareto_front_holds_what_nothing_beats_in_both() -> None:
     points = [Point(Knobs(), 1, rate, ms, True) for rate, ms in ((10, 5), (20, 5), (15, 8), (30, 9), (25, 12))]
-    assert [(p.throughput_per_s, p.latency_ms) for p in pareto_front(points)] == [(20, 5), (30, 9)]
+    assert [(p.throughput_per_s, p.time_ms) for p in pareto_front(points)] == [(20, 5), (30, 9)]
 
 
 def test_the_configurations_of_an_ensembles_members_are_compared_one_by_one() -> None:
