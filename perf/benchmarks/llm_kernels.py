@@ -186,8 +186,8 @@ def steps(folder: Path, config: DecoderConfig, repetitions: int, num_threads: in
         "torch": {"block_size": 32},  # not a size that the kernels take
         "float32": {},
         "float32, KV fp16": {"kv_cache_dtype": "fp16"},
-        "int8": {"quantization": "int8"},
-        "int8, KV fp16": {"quantization": "int8", "kv_cache_dtype": "fp16"},
+        "int8": {"quantization": "int8", "kv_cache_dtype": "float32"},
+        "int8, KV fp16": {"quantization": "int8"},
         "int8, KV int8": {"quantization": "int8", "kv_cache_dtype": "int8"},
     }
     runners = {

@@ -25,10 +25,10 @@ from pilot_llm.tokenizer import HfTokenizer
 BLOCK_SIZE = 16
 VARIANTS: dict[str, dict[str, str]] = {
     "float32": {},
-    "int8 products": {"quantization": "int8"},
+    "int8 products": {"quantization": "int8", "kv_cache_dtype": "float32"},
     "float16 KV": {"kv_cache_dtype": "fp16"},
     "int8 KV": {"kv_cache_dtype": "int8"},
-    "int8 products, float16 KV": {"quantization": "int8", "kv_cache_dtype": "fp16"},
+    "int8 products, float16 KV": {"quantization": "int8"},
     "int8 products, int8 KV": {"quantization": "int8", "kv_cache_dtype": "int8"},
 }
 

@@ -11,7 +11,7 @@ from pilot_llm.models.decoder_config import DecoderConfig
 
 _BLOCK_SIZE = 16
 _LANES = 16
-_CACHE_ELEMENTS = {"auto": "float32", "float32": "float32", "fp16": "float16", "float16": "float16", "int8": "int8"}
+_CACHE_ELEMENTS = {"float32": "float32", "fp16": "float16", "float16": "float16", "int8": "int8"}
 
 
 def why_not_kernels(config: EngineConfig, model: DecoderConfig, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -22,7 +22,7 @@ def why_not_kernels(config: EngineConfig, model: DecoderConfig, device: torch.de
         return f"they compute in float32, not {dtype}"
     if config.block_size != _BLOCK_SIZE:
         return f"they take block_size {_BLOCK_SIZE}, not {config.block_size}"
-    if config.kv_cache_dtype not in _CACHE_ELEMENTS:
+    if config.kv_cache_dtype != "auto" and config.kv_cache_dtype not in _CACHE_ELEMENTS:
         return f"they have no {config.kv_cache_dtype} KV cache"
     for name, size in (
         ("head_dim", model.head_dim),
@@ -35,6 +35,9 @@ def why_not_kernels(config: EngineConfig, model: DecoderConfig, device: torch.de
 
 
 def cache_element(config: EngineConfig) -> str:
+    """Unless it is asked for: float32, or float16 behind 8-bit products, whose error is far above that of a float16."""
+    if config.kv_cache_dtype == "auto":
+        return "float16" if config.quantization == "int8" else "float32"
     return _CACHE_ELEMENTS[config.kv_cache_dtype]
 
 

@@ -79,10 +79,13 @@ def test_machine_without_the_means_serves_by_torch_and_says_so(
         load(folder, num_gpu_blocks_override=4, quantization="int8")
 
 
-def test_log_names_the_kernels_and_their_precision(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("settings", "element"), [({}, "float16"), ({"kv_cache_dtype": "float32"}, "float32")])
+def test_log_names_the_kernels_and_their_precision(
+    folder: Path, settings: dict[str, str], element: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
-        load(folder, num_gpu_blocks_override=4, quantization="int8", kv_cache_dtype="fp16")
-    assert f"by the CPU kernels ({features.INSTRUCTIONS}): int8 products, float16 KV cache, 1 threads" in caplog.text
+        load(folder, num_gpu_blocks_override=4, quantization="int8", **settings)
+    assert f"by the CPU kernels ({features.INSTRUCTIONS}): int8 products, {element} KV cache, 1 threads" in caplog.text
 
 
 def test_cache_folder_that_cannot_be_written_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ PRECISIONS: list[dict[str, str]] = [
     {},
     {"kv_cache_dtype": "fp16"},
     {"kv_cache_dtype": "int8"},
+    {"quantization": "int8", "kv_cache_dtype": "float32"},
     {"quantization": "int8"},
     {"quantization": "int8", "kv_cache_dtype": "int8"},
 ]
