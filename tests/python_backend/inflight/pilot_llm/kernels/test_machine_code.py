@@ -69,7 +69,9 @@ def test_int8_tile_multiplies_pairs_without_vnni(cpu: str, per_row: int, dot: Do
 
 
 @pytest.mark.parametrize("element", ["float32", "bfloat16", "float16", "int8"])
-@pytest.mark.parametrize(("cpu", "max_rows", "registers"), [("icelake-server", 12, 1), ("haswell", 6, 2)])
+@pytest.mark.parametrize(
+    ("cpu", "max_rows", "registers"), [("icelake-server", 12, 1), ("skylake-avx512", 12, 1), ("haswell", 6, 2)]
+)
 def test_float_tile_is_one_fma_a_row_and_register(cpu: str, max_rows: int, registers: int, element: str) -> None:
     text = assembly(cpu, 9, lambda builder, arguments: emit_fma_tile(builder, arguments, element, max_rows))
     assert_lean(innermost_loops(text, "vfmadd"), "vfmadd", list(range(max_rows - 2, max_rows + 1)), per_row=registers)
