@@ -108,7 +108,11 @@ def load_torch_runner(config: EngineConfig) -> TorchRunner:
         return load_kernel_runner(config, decoder_config, max_model_len)
     cache_dtype = dtype if config.kv_cache_dtype == "auto" else _DTYPES.get(config.kv_cache_dtype)
     if config.quantization is not None or cache_dtype is None:
-        raise ConfigError(f"int8 needs the CPU kernels, which do not run here: {reason}")
+        field = "kv_cache_dtype" if config.quantization is None else "quantization"
+        raise ConfigError(
+            f"int8 needs the CPU kernels, which do not run here: {reason}. Leave {field} out of model.json: torch then "
+            f"serves the model, also from weights exported in 8 bit, computing and storing in {dtype}"
+        )
     if device.type == "cpu":
         _log.info("not on the CPU kernels: %s", reason)
         torch.set_num_threads(config.inflight.intra_op_threads or usable_cpus())

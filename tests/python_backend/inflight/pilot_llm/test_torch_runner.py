@@ -1,11 +1,13 @@
 """The runner's own rules: limits of a batch, settings that cannot be, and that one bad sequence stays alone."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pilot_llm.batch import Batch, SequenceStep, build_batch
 from pilot_llm.errors import ConfigError
@@ -94,14 +96,31 @@ def test_step_makes_the_runners_device_the_threads_own(runner: Runner, monkeypat
     ("settings", "message"),
     [
         ({"max_model_len": 257}, "max_model_len is 257, the model was made for 256 positions"),
-        ({"quantization": "int8"}, "int8 needs the CPU kernels, which do not run here: head_dim 8"),
-        ({"kv_cache_dtype": "int8"}, "int8 needs the CPU kernels, which do not run here: head_dim 8"),
+        (
+            {"quantization": "int8"},
+            "int8 needs the CPU kernels.* here: head_dim 8 .* Leave quantization out of model.json",
+        ),
+        ({"kv_cache_dtype": "int8"}, "int8 needs the CPU kernels.* here: head_dim 8 .* Leave kv_cache_dtype out of"),
         ({"kv_cache_memory_bytes": 100, "num_gpu_blocks_override": None}, "no KV block fits: one of 16 tokens takes"),
     ],
 )
 def test_setting_that_cannot_be_is_refused_at_load(folder: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(folder, **{"num_gpu_blocks_override": 4, **settings})
+
+
+def test_weights_in_8_bit_are_served_by_torch_as_the_refusal_says(folder: Path, tmp_path: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    for name in [name for name in weights if name.endswith("_proj.weight")]:
+        scale = weights[name].abs().amax(dim=1, keepdim=True) / 127
+        weights[name] = (weights[name] / scale).round().to(torch.int8)
+        weights[f"{name}_scale"] = scale
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    batch = build_batch([SequenceStep([5, 6, 7], 0, [0], [2])], 4)
+    exact, rounded = (load(path, block_size=4, num_gpu_blocks_override=4).forward(batch) for path in (folder, tmp_path))
+    torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0.05)
+    assert not torch.equal(rounded, exact)
 
 
 @pytest.mark.parametrize(
