@@ -156,7 +156,7 @@ def _row(
     origin: manifests.Origin,
     notes: tuple[str, ...],
 ) -> VariantReport:
-    recipe, path = variant.recipe, variant.path
+    recipe, path, ranges_from = variant.recipe, variant.path, variant.made.ranges_from
     speedup = speed.speedup if speed is not None and recipe.precision != BASE else None
     reasons = judge(quality, speedup, spec.thresholds, is_exact=recipe.is_exact, edge_failures=edge_failures)
     ran_on = variant.proof.ran_on if variant.proof is not None else ""
@@ -171,7 +171,8 @@ def _row(
         quality=asdict(quality),
         speed=None if speed is None else asdict(speed),
         failed_gate=list(reasons),
-        calibration_sha256=manifests.batches_sha256(spec.calibration) if recipe.needs_calibration else None,
+        calibration_sha256=None if ranges_from is None else manifests.batches_sha256(ranges_from),
+        kept_in_fp32=list(variant.made.kept_in_fp32),
         notes=list(notes),
         proof=f"run by {ran_on}" if ran_on else recipe.proof,
         command=_command(spec, recipe),

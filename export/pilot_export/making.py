@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError
 from pilot_export.onnx_files import is_split, remove
 from pilot_export.onnx_original import OnnxOriginal
-from pilot_export.recipes import BASE, GPU, TENSORRT, Recipe, Source, file_name
+from pilot_export.recipes import BASE, GPU, TENSORRT, Made, Recipe, Source, file_name
 from pilot_export.spec import ExportSpec
 from pilot_export.steps import Steps
 from pilot_export.tensorrt.prove import Proof, prove
@@ -27,8 +27,12 @@ class Variant:
 
     recipe: Recipe
     path: Path
-    notes: tuple[str, ...] = ()
+    made: Made = field(default_factory=Made)
     proof: Proof | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self.made.notes, *(() if self.proof is None else self.proof.notes))
 
 
 def load_original(spec: ExportSpec) -> Any:
@@ -74,20 +78,19 @@ def make_variants(
             continue
         try:
             with steps.run(f"make-{recipe.precision}", f"Making {recipe.precision}: {recipe.method}"):
-                notes = make_variant(recipe, Source(spec, fp32_path, scratch, release), path)
+                found = make_variant(recipe, Source(spec, fp32_path, scratch, release), path)
             proof = None
             if recipe.target in (GPU, TENSORRT):
                 with steps.run(f"tensorrt-{recipe.precision}", f"Having TensorRT build {recipe.precision}"):
                     proof = prove(spec, recipe.precision, path, release)
-                notes += proof.notes
-            made[recipe.precision] = Variant(recipe, path, notes, proof)
+            made[recipe.precision] = Variant(recipe, path, found, proof)
         except (TensorRtError, VariantError) as error:
             not_made[recipe.precision] = str(error)
     return made, not_made
 
 
-def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
-    """Write the variant of `recipe` to `path`; gives what the recipe noted.
+def make_variant(recipe: Recipe, source: Source, path: Path) -> Made:
+    """Write the variant of `recipe` to `path`.
 
     Raises:
         VariantError: the library that makes it failed, or what it made is not valid ONNX.
@@ -96,7 +99,7 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
         raise VariantError(f"{recipe.precision} is the traced graph itself")
     remove(path)
     try:
-        notes = tuple(recipe.make(source, path))
+        found = recipe.make(source, path)
         check_valid(path)
     except OSError:
         raise
@@ -109,4 +112,4 @@ def make_variant(recipe: Recipe, source: Source, path: Path) -> tuple[str, ...]:
                 "ends there: serve fp32 or fp16, or make the model smaller or two models"
             ) from error
         raise VariantError(f"{recipe.precision} cannot be made: {type(error).__name__}: {error}") from error
-    return notes
+    return found

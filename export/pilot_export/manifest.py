@@ -41,7 +41,8 @@ class Origin:
 class Manifest:
     """One variant: what it is, its origin (as in Origin), and what was measured.
 
-    `command` makes it again. `calibration_sha256` is of the data that gave the ranges, None where none was needed.
+    `command` makes it again. `calibration_sha256` is of the data that gave the ranges, None where none was needed;
+    `kept_in_fp32` names the nodes that a lower precision was too little for.
     `graph_sha256` is "" in one that an earlier release wrote. `notes` are what its recipe found; `proof` says what the
     comparison proves where it did not run on the variant's target.
     """
@@ -67,6 +68,7 @@ class Manifest:
     proof: str = ""
     command: str = ""
     graph_sha256: str = ""
+    kept_in_fp32: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pilot_export.recipes import half, int4, int8_dynamic, optimized
 from pilot_export.recipes.int8_dynamic import quantize_dynamic_int8
 from pilot_export.recipes.int8_static import make_for_cpu, make_for_tensorrt
-from pilot_export.recipes.recipe import ANY, BASE, GPU, ONNXRUNTIME_CPU, TENSORRT, Recipe, Source, file_name
+from pilot_export.recipes.recipe import ANY, BASE, GPU, ONNXRUNTIME_CPU, TENSORRT, Made, Recipe, Source, file_name
 from pilot_export.recipes.rounding import write_rounding_twin
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "ONNXRUNTIME_CPU",
     "RECIPES",
     "TENSORRT",
+    "Made",
     "Recipe",
     "Source",
     "file_name",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export.onnx_files import load_with_shapes, save
-from pilot_export.recipes.recipe import Source
-from pilot_export.recipes.value_ranges import value_ranges
+from pilot_export.recipes.recipe import Made, Source
+from pilot_export.recipes.value_ranges import real_batches, value_ranges
 from pilot_export.triton_releases import first_reader, onnx_limit
 
 MAX_FLOAT16 = 65504.0
@@ -19,21 +19,24 @@ HEADROOM = 4.0
 MAX_LISTED = 8
 
 
-def make_fp16(source: Source, path: Path) -> tuple[str, ...]:
+def make_fp16(source: Source, path: Path) -> Made:
     """fp16 except for the nodes that read or write values beyond a quarter of fp16's range on real data."""
-    ranges = value_ranges(source.fp32_path, source.spec)
+    batches = list(real_batches(source.spec))
+    ranges = value_ranges(source.fp32_path, batches)
     model = load_with_shapes(source.fp32_path)
     _name_nodes(model)
     too_large = {name for name, largest in ranges.items() if largest > MAX_FLOAT16 / HEADROOM}
     kept = [node.name for node in model.graph.node if too_large & {*node.input, *node.output}]
     save(_to_fp16(model, kept), path)
     if not kept:
-        return (f"no value on real data comes near fp16's limit (largest: {max(ranges.values(), default=0):.3g})",)
+        note = f"no value on real data comes near fp16's limit (largest: {max(ranges.values(), default=0):.3g})"
+        return Made((note,), ranges_from=batches)
     names = ", ".join(kept[:MAX_LISTED]) + (f" and {len(kept) - MAX_LISTED} more" if len(kept) > MAX_LISTED else "")
-    return (f"{len(kept)} nodes stay in fp32, since their values reach {max(ranges.values()):.3g}: {names}",)
+    note = f"{len(kept)} nodes stay in fp32, since their values reach {max(ranges.values()):.3g}: {names}"
+    return Made((note,), tuple(kept), batches)
 
 
-def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
+def make_bf16(source: Source, path: Path) -> Made:
     """bf16: the range of fp32, so that nothing overflows; 8 bits of precision.
 
     Raises:
@@ -48,7 +51,7 @@ def make_bf16(source: Source, path: Path) -> tuple[str, ...]:
     # The converter changes what it is given, and cuts to fp16's range: the values are taken from the file once more.
     originals = {tensor.name: tensor for tensor in onnx.load(str(fp32_path)).graph.initializer}
     save(_to_bf16(half, originals), path)
-    return notes
+    return Made(notes)
 
 
 def _name_nodes(model: Any) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pilot_export.onnx_files import is_split
-from pilot_export.recipes.recipe import Source
+from pilot_export.recipes.recipe import Made, Source
 
 # Weights that share one scale. Small blocks cost a little space and win most of the precision back.
 BLOCK_SIZE = 32
@@ -11,7 +11,7 @@ BLOCK_SIZE = 32
 ACCURACY_LEVEL = 4
 
 
-def make(source: Source, path: Path) -> tuple[str, ...]:
+def make(source: Source, path: Path) -> Made:
     """MatMulNBits in place of each MatMul with constant weights; embeddings and biases stay in fp32."""
     import onnx
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -25,4 +25,4 @@ def make(source: Source, path: Path) -> tuple[str, ...]:
     changed = sum(node.op_type == "MatMulNBits" for node in nodes)
     if not changed:
         raise ValueError("the graph has no MatMul with constant weights, so there is nothing to make int4")
-    return (f"{changed} matrix multiplications have int4 weights in blocks of {BLOCK_SIZE}",)
+    return Made((f"{changed} matrix multiplications have int4 weights in blocks of {BLOCK_SIZE}",))

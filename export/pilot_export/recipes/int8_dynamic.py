@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pilot_export.onnx_files import is_split
-from pilot_export.recipes.recipe import Source
+from pilot_export.recipes.recipe import Made, Source
 
 
 def quantize_dynamic_int8(fp32_path: Path, path: Path) -> None:
@@ -24,6 +24,6 @@ def quantize_dynamic_int8(fp32_path: Path, path: Path) -> None:
     )
 
 
-def make(source: Source, path: Path) -> tuple[str, ...]:
+def make(source: Source, path: Path) -> Made:
     quantize_dynamic_int8(source.fp32_path, path)
-    return ()
+    return Made()

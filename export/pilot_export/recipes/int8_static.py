@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilot_export.onnx_files import data_file, is_split, remove, save
 from pilot_export.recipes.calibration import CALIBRATORS, split_rows, write_ranges
-from pilot_export.recipes.recipe import Source
+from pilot_export.recipes.recipe import Made, Source
 from pilot_export.recipes.sensitivity import rank_by_error
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ FOR_TENSORRT = Style(
 )
 
 
-def make_for_cpu(source: Source, path: Path) -> tuple[str, ...]:
+def make_for_cpu(source: Source, path: Path) -> Made:
     return _Search(source, path, FOR_CPU).run()
 
 
-def make_for_tensorrt(source: Source, path: Path) -> tuple[str, ...]:
+def make_for_tensorrt(source: Source, path: Path) -> Made:
     return _Search(source, path, FOR_TENSORRT).run()
 
 
@@ -70,7 +70,7 @@ class _Search:
         self._ranges: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._trials = 0
 
-    def run(self) -> tuple[str, ...]:
+    def run(self) -> Made:
         nodes = _nodes(self._graph)
         found = {op_type for _, op_type in nodes}
         if not found & set(WEIGHTED):
@@ -90,9 +90,9 @@ class _Search:
         if tried[op_types, calibrator] <= 0:
             if list(tried)[-1] != (op_types, calibrator):
                 self._attempt(op_types, calibrator, [])  # its graph was written over
-            return self._notes(op_types, calibrator, [])
+            return self._found(op_types, calibrator, [])
         kept = self._fewest_in_fp32(op_types, calibrator, [name for name, kind in nodes if kind in op_types])
-        return self._notes(op_types, calibrator, kept)
+        return self._found(op_types, calibrator, kept)
 
     def _fewest_in_fp32(self, op_types: tuple[str, ...], calibrator: str, names: list[str]) -> list[str]:
         """The shortest head of the ranking that passes when it stays in fp32; its graph is the one that is written."""
@@ -148,13 +148,13 @@ class _Search:
         self._trials += 1
         return _missing(self._spec, self._expected, _run(self._path, self._held))
 
-    def _notes(self, op_types: Sequence[str], calibrator: str, kept: Sequence[str]) -> tuple[str, ...]:
+    def _found(self, op_types: Sequence[str], calibrator: str, kept: Sequence[str]) -> Made:
         where = "convolutions and what is around them" if len(op_types) > len(WEIGHTED) else "operators with weights"
         notes = [f"calibrator {calibrator}, int8 for {where}; found in {self._trials} trials"]
         if kept:
             more = f" and {len(kept) - MAX_LISTED} more" if len(kept) > MAX_LISTED else ""
             notes.append(f"{len(kept)} nodes stay in fp32, the most sensitive: {', '.join(kept[:MAX_LISTED])}{more}")
-        return tuple(notes)
+        return Made(tuple(notes), tuple(kept), self._spec.calibration)
 
 
 def _prepare(fp32_path: Path, path: Path) -> Path:

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 from pilot_export.onnx_files import data_file, is_split
-from pilot_export.recipes.recipe import Source
+from pilot_export.recipes.recipe import Made, Source
 
 
-def make(source: Source, path: Path) -> tuple[str, ...]:
+def make(source: Source, path: Path) -> Made:
     """The transformer optimiser for BERT-likes, else onnxruntime's own extended optimisation written to a file."""
     import onnx
     from onnxruntime.transformers.optimizer import optimize_model
@@ -25,7 +25,7 @@ def make(source: Source, path: Path) -> tuple[str, ...]:
     nodes = onnx.load(str(path), load_external_data=False).graph.node
     fused = Counter(node.op_type for node in nodes if node.domain == "com.microsoft")
     listing = ", ".join(f"{count} {name}" for name, count in sorted(fused.items())) or "none of onnxruntime's own"
-    return (f"{sum(before.values())} nodes became {len(nodes)}; fused: {listing}",)
+    return Made((f"{sum(before.values())} nodes became {len(nodes)}; fused: {listing}",))
 
 
 def _optimize_by_onnxruntime(fp32_path: Path, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pilot_export.triton_releases import DEFAULT_RELEASE
 
 if TYPE_CHECKING:
-    from pilot_export.spec import ExportSpec
+    from pilot_export.spec import Batch, ExportSpec
 
 BASE = "fp32"
 
@@ -31,8 +31,17 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What a recipe found: `notes` for a person, the nodes that it left in fp32, the data that it took ranges from."""
+
+    notes: tuple[str, ...] = ()
+    kept_in_fp32: tuple[str, ...] = ()
+    ranges_from: "Sequence[Batch] | None" = None
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """`make(source, path)` writes the variant to `path` and returns what a person should know about it.
+    """`make(source, path)` writes the variant to `path` and returns what it found on the way.
 
     Args:
         is_exact: in the precision of the original, so that only rounding may differ.
@@ -45,7 +54,7 @@ class Recipe:
     precision: str
     target: str
     method: str
-    make: Callable[[Source, Path], Sequence[str]] | None
+    make: Callable[[Source, Path], Made] | None
     is_exact: bool = False
     needs_calibration: bool = False
     stand_in: Callable[[Path, Path], None] | None = field(default=None)

@@ -1,7 +1,7 @@
 """How large each value inside the graph gets on real data."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ def real_batches(spec: "ExportSpec", max_rows: int = MAX_ROWS) -> Iterator["Batc
         yield batch
 
 
-def value_ranges(path: Path, spec: "ExportSpec", max_rows: int = MAX_ROWS) -> dict[str, float]:
+def value_ranges(path: Path, batches: Iterable["Batch"]) -> dict[str, float]:
     """The largest absolute value of every float tensor of the graph; NaN and infinity count as infinity."""
     import numpy as np
     import onnx
@@ -49,7 +49,7 @@ def value_ranges(path: Path, spec: "ExportSpec", max_rows: int = MAX_ROWS) -> di
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(str(with_outputs), options, providers=["CPUExecutionProvider"])
         all_names = [value.name for value in session.get_outputs()]
-        for batch in real_batches(spec, max_rows):
+        for batch in batches:
             for name, array in zip(all_names, session.run(all_names, dict(batch)), strict=True):
                 if array.dtype != np.float32 or not array.size:
                     continue

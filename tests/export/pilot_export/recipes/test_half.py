@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, save
 from pilot_export.recipes import RECIPES, Source
 from pilot_export.recipes.half import make_bf16, make_fp16
 from pilot_export.recipes.rounding import write_rounding_twin
-from pilot_export.recipes.value_ranges import value_ranges
+from pilot_export.recipes.value_ranges import real_batches, value_ranges
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
 from pilot_export.triton_releases import check_version
 from pilot_export.verify import onnx_runner
 from pilot_testing.onnx_models import graph
-from pilot_testing.specs import doubler_spec, rows
+from pilot_testing.specs import NUM_ROWS, doubler_spec, rows
 
 
 class Norm(torch.nn.Module):
@@ -53,7 +53,7 @@ def outputs_of_twin(path: Path, folder: Path) -> np.ndarray:  # type: ignore[typ
 
 
 def test_ranges_are_the_largest_values_on_real_data(source: Source) -> None:
-    ranges = value_ranges(source.fp32_path, SPEC)
+    ranges = value_ranges(source.fp32_path, real_batches(SPEC))
     module = Norm()
     with torch.inference_mode():
         expected = (module.linear(torch.from_numpy(rows())) * 300.0).square().max().item()
@@ -61,8 +61,13 @@ def test_ranges_are_the_largest_values_on_real_data(source: Source) -> None:
 
 
 def test_nodes_that_overflow_stay_in_fp32_and_are_named(source: Source, tmp_path: Path) -> None:
-    (note,) = make_fp16(source, tmp_path / "fp16.onnx")
-    assert "nodes stay in fp32, since their values reach" in note
+    found = make_fp16(source, tmp_path / "fp16.onnx")
+    assert f"{len(found.kept_in_fp32)} nodes stay in fp32, since their values reach" in found.notes[0]
+    names = {node.name for node in onnx.load(str(tmp_path / "fp16.onnx")).graph.node}
+    assert found.kept_in_fp32
+    assert set(found.kept_in_fp32) <= names
+    assert found.ranges_from is not None
+    assert sum(len(batch["x"]) for batch in found.ranges_from) == NUM_ROWS
     expected = onnx_runner(source.fp32_path)({"x": rows()})["y"]
     found = outputs_of_twin(tmp_path / "fp16.onnx", tmp_path)
     assert np.allclose(found, expected, rtol=5e-3, atol=5e-3)
@@ -122,7 +127,7 @@ def pooled(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 def test_a_convolution_is_made_bf16_for_a_release_that_reads_such_an_opset(pooled: Source, tmp_path: Path) -> None:
     path = tmp_path / "bf16.onnx"
-    (note,) = make_bf16(replace(pooled, release="25.03"), path)
+    (note,) = make_bf16(replace(pooled, release="25.03"), path).notes
     assert note == "in opset 22, the first with bfloat16 for Conv, MaxPool"
     onnx.checker.check_model(str(path), full_check=True)
     model = onnx.load(str(path))

@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, helper, save
 
 from pilot_export.gate import judge
-from pilot_export.recipes import RECIPES, Source
+from pilot_export.recipes import RECIPES, Made, Source
 from pilot_export.recipes.calibration import CALIBRATORS, split_rows, write_ranges
 from pilot_export.recipes.int8_static import WEIGHTED, _missing
 from pilot_export.spec import ExportSpec, Thresholds
@@ -65,17 +65,19 @@ def test_search_asks_every_batch_to_keep_its_direction_however_many_others_do() 
     assert _missing(spec, exact, turned) > 0.1
 
 
-def make(precision: str, source: Source, path: Path) -> tuple[str, ...]:
+def make(precision: str, source: Source, path: Path) -> Made:
     recipe = RECIPES[precision]
     assert recipe.make is not None
     with Steps(source.scratch, lambda _: None).run("make", "Making"):
-        return tuple(recipe.make(source, path))
+        return recipe.make(source, path)
 
 
 def test_the_layer_that_int8_ruins_stays_in_fp32_and_is_named(source: Source, tmp_path: Path) -> None:
-    notes = make("int8-static", source, tmp_path / "int8.onnx")
-    (kept,) = [note for note in notes if "stay in fp32" in note]
+    found = make("int8-static", source, tmp_path / "int8.onnx")
+    (kept,) = [note for note in found.notes if "stay in fp32" in note]
     assert kept.startswith("1 nodes stay in fp32")
+    assert kept.endswith(f": {found.kept_in_fp32[0]}")
+    assert found.ranges_from is source.spec.calibration
     reference = run_reference(source.spec, onnx_runner(source.fp32_path))
     quality, failures = compare(source.spec, reference, onnx_runner(tmp_path / "int8.onnx"))
     assert judge(quality, None, source.spec.thresholds, is_exact=False, edge_failures=failures) == ()

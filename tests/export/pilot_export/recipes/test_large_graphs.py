@@ -13,7 +13,7 @@ from pilot_export.errors import VariantError
 from pilot_export.making import make_variant
 from pilot_export.manifest import file_sha256
 from pilot_export.onnx_files import data_file, is_split
-from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Recipe, Source
+from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Made, Recipe, Source
 from pilot_export.recipes.rounding import write_rounding_twin
 from pilot_export.spec import Thresholds
 from pilot_export.steps import Steps
@@ -99,9 +99,9 @@ def test_the_variant_lies_in_two_files_and_answers(precision: str, source: Sourc
 
 
 def test_what_cannot_be_made_over_2_gb_is_refused_with_the_mend(source: Source, tmp_path: Path) -> None:
-    def make(source: Source, path: Path) -> tuple[str, ...]:
+    def make(source: Source, path: Path) -> Made:
         onnx.save(onnx.load(str(source.fp32_path)), str(path))
-        return ()
+        return Made()
 
     recipe = Recipe("whole", ONNXRUNTIME_CPU, "in one message", make)
     with pytest.raises(
