@@ -49,6 +49,7 @@ def command(
     Examples:
       tritonpilot compare before.sqlite after.sqlite
       tritonpilot compare before.sqlite after.sqlite --allow software.server --tolerance 0.1
+      tritonpilot compare here.sqlite there.sqlite --allow server.address
     """
     from pilot_perf.compare import compare
     from pilot_perf.errors import PerfError
