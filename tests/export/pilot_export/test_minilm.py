@@ -1,5 +1,7 @@
 """The sample encoder: right, judged by enough data to catch bad variants that were really made, and served."""
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,8 +123,15 @@ def test_samples_are_real_short_sentences_of_one_length() -> None:
 
 
 @pytest.mark.triton
-def test_the_served_answer_can_be_judged(minilm_repository: Path, start_server: Callable[..., RunningServer]) -> None:
-    server = start_server(minilm_repository, load=["minilm"])
+def test_the_served_answer_can_be_judged(
+    minilm_export: Path, tmp_path: Path, start_server: Callable[..., RunningServer]
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(minilm_export / "model_repository", models, copy_function=os.symlink)
+    # The gate may have kept int8 out, where this machine was too busy to show that it is faster.
+    (models / "minilm" / "1" / "model.int8.onnx").unlink(missing_ok=True)
+    os.symlink(minilm_export / "build" / "model.int8.onnx", models / "minilm" / "1" / "model.int8.onnx")
+    server = start_server(models, load=["minilm"])
 
     def over_grpc(batch: Any) -> Any:
         return infer(server.grpc_url, "minilm", batch)
@@ -133,7 +142,7 @@ def test_the_served_answer_can_be_judged(minilm_repository: Path, start_server: 
     for send in (over_grpc, over_http):
         found = nearest.nearest_sentences(send, nearest.QUERIES)
         assert tuple(answer.sentences[0][1] for answer in found) == FIRST_OF_EACH_QUERY
-    config = read(minilm_repository / "minilm")
+    config = read(models / "minilm")
     config.default_model_filename = "model.int8.onnx"
     repository.load(server.grpc_url, "minilm", config)
     text = nearest.as_text(nearest.answer(over_grpc, ()))
