@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,8 +230,12 @@ def test_the_members_of_an_ensemble_are_changed_beneath_it_and_measured_each(
 
 def bound_of(bench: Bench, measurement: Measurement, cpus: int = 64) -> str:
     """On a machine of so many cores that the other programs on this one do not matter."""
-    found = bottleneck(measurement, bench.installed, cpus)
-    assert found is not None, measurement.problem
+    figures = measurement.figures
+    assert figures is not None, measurement.problem
+    assert figures.usage is not None
+    elsewhere = replace(measurement, figures=replace(figures, usage=replace(figures.usage, machine_cpus=cpus)))
+    found = bottleneck(elsewhere, bench.installed, cpus)
+    assert found is not None
     return found.bound
 
 
