@@ -52,6 +52,12 @@ class InflightConfig:
     drain_s: float = checked(10.0, Number(at_least=0.0))  # finalize waits so long for running requests
 
 
+# A CPU takes 0.1 s and more for so many tokens of a small model: a pause that people begin to notice. Larger chunks
+# gain it little, since its products are bound by arithmetic from some tens of rows on. A GPU needs more rows for that.
+_CPU_STEP_TOKENS = 128
+_GPU_STEP_TOKENS = 2048
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """All that the engine, the runner and the contracts are configured by."""
@@ -66,7 +72,7 @@ class EngineConfig:
     kv_cache_dtype: str = checked("auto", Text(choices=("auto", "int8", "fp16", "float16", "bfloat16", "float32")))
     max_model_len: int | None = checked(None, Integer(at_least=2))  # None: what the model was trained for
     max_num_seqs: int = checked(64, Integer(at_least=1, at_most=4096))
-    max_num_batched_tokens: int = checked(512, Integer(at_least=1))
+    max_num_batched_tokens: int | None = checked(None, Integer(at_least=1))  # None: see `step_tokens`
     block_size: int = checked(16, Integer(at_least=1, at_most=1024))
     kv_cache_memory_bytes: int | None = checked(None, Integer(at_least=1))
     gpu_memory_utilization: float = checked(0.9, Number(above=0.0, up_to=1.0))  # also of a CPU's free memory
@@ -139,8 +145,17 @@ class EngineConfig:
         config._check_pairs()
         return config
 
+    def step_tokens(self, *, on_gpu: bool) -> int:
+        """Tokens of one step, at most: `max_num_batched_tokens`, or a default that lets every sequence decode.
+
+        Between two tokens of a running answer there may be a chunk of another's prompt of this size.
+        """
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return max(self.max_num_seqs, _GPU_STEP_TOKENS if on_gpu else _CPU_STEP_TOKENS)
+
     def _check_pairs(self) -> None:
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): every running sequence decodes one token a step"
@@ -151,7 +166,7 @@ class EngineConfig:
                 "guesses from: leave out one of the two"
             )
         if not self.enable_chunked_prefill and (
-            self.max_model_len is None or self.max_num_batched_tokens < self.max_model_len
+            self.max_model_len is None or (self.max_num_batched_tokens or 0) < self.max_model_len
         ):
             raise ConfigError(
                 "without enable_chunked_prefill a prompt must fit into one step: set max_model_len, "

@@ -97,7 +97,7 @@ class StepLoop:
             self.pool,
             block_size=runner.block_size,
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.step_tokens(on_gpu=runner.is_asynchronous),
             enable_chunked_prefill=config.enable_chunked_prefill,
             reserve_all_blocks=config.inflight.kv_exhaustion == "reserve",
             speculation=config.speculative_config,

@@ -27,7 +27,7 @@ def largest_batches(config: EngineConfig, max_model_len: int) -> tuple[Batch, Ba
     decodes, whose attention is another."""
     speculation = config.speculative_config
     rows_of_sequence = 1 + (0 if speculation is None else speculation.num_speculative_tokens)
-    num_tokens, num_rows = config.max_num_batched_tokens, config.max_num_seqs * rows_of_sequence
+    num_tokens, num_rows = config.step_tokens(on_gpu=True), config.max_num_seqs * rows_of_sequence
     steps, first_block = [], 0
     while num_tokens > 0:
         length = min(num_tokens, max_model_len)
@@ -61,7 +61,7 @@ def measured_step_bytes(
             PendingTokens(logits, rows, num_pending=0).wait()
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"a step of max_num_batched_tokens {config.max_num_batched_tokens} and max_num_seqs "
+            f"a step of max_num_batched_tokens {config.step_tokens(on_gpu=True)} and max_num_seqs "
             f"{config.max_num_seqs} does not fit beside the weights: set smaller ones ({error})"
         ) from error
     return int(torch.cuda.max_memory_reserved(device)) - before_bytes

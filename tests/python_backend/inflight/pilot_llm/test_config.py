@@ -65,6 +65,17 @@ def test_wrong_configuration_is_refused_with_its_file_and_what_to_do(
     assert str(tmp_path / "model.json") in str(caught.value)
 
 
+def test_tokens_of_a_step_are_those_asked_for_or_follow_the_device_and_let_every_sequence_decode(
+    tmp_path: Path,
+) -> None:
+    def tokens(*, on_gpu: bool, **content: int) -> int:
+        return read(tmp_path, {"model": ".", **content}).step_tokens(on_gpu=on_gpu)
+
+    assert tokens(on_gpu=False, max_num_batched_tokens=300) == tokens(on_gpu=True, max_num_batched_tokens=300) == 300
+    assert 64 <= tokens(on_gpu=False) < tokens(on_gpu=True)
+    assert tokens(on_gpu=False, max_num_seqs=4000) == 4000
+
+
 def test_file_that_is_missing_or_no_json_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.json"):
         EngineConfig.from_json(tmp_path / "model.json", tmp_path)

@@ -88,4 +88,4 @@ def test_what_the_larger_of_the_steps_takes_counts_and_the_cache_does_not(
 
 def test_step_that_does_not_fit_is_refused_with_the_settings_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="max_num_batched_tokens 2048 and max_num_seqs 64 does not fit"):
-        measured(monkeypatch, config(max_num_batched_tokens=512), room_bytes=1000)
+        measured(monkeypatch, config(), room_bytes=1000)
