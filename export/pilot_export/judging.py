@@ -14,7 +14,7 @@ from typing import Any
 
 from pilot_export import manifest as manifests
 from pilot_export.config_file import graph_signature
-from pilot_export.errors import SpecError, TensorRtError, VerifyError
+from pilot_export.errors import TensorRtError, TraceError, VerifyError
 from pilot_export.gate import judge
 from pilot_export.making import SCRATCH, Variant, load_original, make_variants
 from pilot_export.measures import Quality
@@ -26,8 +26,8 @@ from pilot_export.spec import ExportSpec
 from pilot_export.speed import Speed, measure_calls, measure_speeds
 from pilot_export.steps import Steps
 from pilot_export.tensorrt.prove import base_runner
-from pilot_export.torch_package import write_packages
-from pilot_export.verify import Reference, Run, compare, onnx_runner, original_runner, run_reference
+from pilot_export.torch_package import FORMATS, write_torch_file
+from pilot_export.verify import Reference, Run, compare, onnx_runner, original_runner, run_reference, torch_runner
 
 # What is installed: this project serves ONNX Runtime on a CPU.
 INSTALLED_TARGETS = (ANY, ONNXRUNTIME_CPU)
@@ -42,10 +42,10 @@ def make_and_judge(
     release: str,
     with_torch: bool = False,
 ) -> tuple[VariantReport, ...]:
-    """One row for each of `chosen`, fp32 among them; what can be made lies in `build_dir`.
+    """One row for each of `chosen`, fp32 among them; what can be made lies in `build_dir`, its manifest beside it.
 
     Args:
-        with_torch: write the module itself too, see torch_package.py; noted in fp32's row.
+        with_torch: write the module itself too, a row for each format: see torch_package.py.
 
     Raises:
         ExportError: the original cannot be loaded, traced or run.
@@ -57,8 +57,6 @@ def make_and_judge(
     with steps.run("reference", f"Running the original on real data (judged on {num_rows:,} rows)"):
         reference = run_reference(spec, original_runner(spec, module))
     notes = {precision: variant.notes for precision, variant in made.items()}
-    if with_torch:
-        notes[BASE] += _torch_files(spec, module, reference, build_dir, steps)
     judged = {}
     for precision, variant in list(made.items()):
         try:
@@ -74,7 +72,7 @@ def make_and_judge(
     origin = manifests.origin(spec, module, build_dir / file_name(BASE))
     if isinstance(module, OnnxOriginal):
         notes[BASE] = (SAYS, *notes[BASE])
-    return tuple(
+    rows = [
         VariantReport(recipe.precision, recipe.target, "not made", (not_made[recipe.precision],))
         if recipe.precision in not_made
         else _row(
@@ -84,20 +82,47 @@ def make_and_judge(
             speeds.get(recipe.precision),
             origin,
             (*notes[recipe.precision], *not_timed.get(recipe.precision, ())),
+            release,
         )
         for recipe in chosen
-    )
+    ]
+    if with_torch:
+        rows += _torch_rows(spec, module, reference, origin, build_dir, steps, release)
+    return tuple(rows)
 
 
-def _torch_files(spec: ExportSpec, module: Any, reference: Reference, build_dir: Path, steps: Steps) -> tuple[str, ...]:
-    if isinstance(module, OnnxOriginal):
-        raise SpecError("an ONNX file has no PyTorch module to write: leave --torch out")
-    with steps.run("torch", "Writing the module as a torch.export package and as TorchScript"):
-        signature = graph_signature(build_dir / file_name(BASE))
-        packages = write_packages(spec, module, reference, signature, build_dir)
-    return tuple(
-        f"{package.kind} in {package.folder}, differs by at most {package.max_abs_error:.1e}" for package in packages
-    )
+def _torch_rows(
+    spec: ExportSpec,
+    module: Any,
+    reference: Reference,
+    origin: manifests.Origin,
+    build_dir: Path,
+    steps: Steps,
+    release: str,
+) -> list[VariantReport]:
+    """A row for each of the formats of torch_package.py; what goes wrong with one is its reason."""
+    rows = []
+    for recipe in FORMATS:
+        try:
+            with steps.run(f"torch-{recipe.precision}", f"Writing the module as {recipe.method}"):
+                signature = graph_signature(build_dir / file_name(BASE))
+                path, loaded = write_torch_file(recipe, spec, module, signature, build_dir)
+            with steps.run(f"verify-{recipe.precision}", f"Comparing {recipe.precision} with the original"):
+                judged = _compare_loaded(spec, reference, loaded)
+        except (TraceError, VerifyError) as error:
+            rows.append(VariantReport(recipe.precision, recipe.target, "not made", (str(error),)))
+            continue
+        rows.append(_row(spec, Variant(recipe, path), *judged, None, origin, (), release))
+    return rows
+
+
+def _compare_loaded(spec: ExportSpec, reference: Reference, loaded: Any) -> tuple[Quality, tuple[str, ...]]:
+    try:
+        return compare(spec, reference, torch_runner(spec, loaded))
+    except VerifyError:
+        raise
+    except Exception as error:
+        raise VerifyError(f"it fails on real data: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def _compare(
@@ -155,6 +180,7 @@ def _row(
     speed: Speed | None,
     origin: manifests.Origin,
     notes: tuple[str, ...],
+    release: str,
 ) -> VariantReport:
     recipe, path, ranges_from = variant.recipe, variant.path, variant.made.ranges_from
     speedup = speed.speedup if speed is not None and recipe.precision != BASE else None
@@ -175,9 +201,10 @@ def _row(
         kept_in_fp32=list(variant.made.kept_in_fp32),
         notes=list(notes),
         proof=f"run by {ran_on}" if ran_on else recipe.proof,
-        command=_command(spec, recipe),
+        command=_command(spec, recipe, release),
         **asdict(origin),
     )
+    path.with_name(manifests.manifest_name(recipe.precision)).write_text(manifests.write_text(manifest))
     # Timed is only what has run on the hardware that it is made for.
     status: VariantStatus = "passed" if speed is not None else "built, unjudged"
     if reasons:
@@ -185,7 +212,7 @@ def _row(
     return VariantReport(recipe.precision, recipe.target, status, reasons, quality, speed, manifest)
 
 
-def _command(spec: ExportSpec, recipe: Recipe) -> str:
+def _command(spec: ExportSpec, recipe: Recipe, release: str) -> str:
     """What makes this variant again, in the folder that the spec's path is relative to."""
-    words = ["tritonpilot", "export", "model", spec.source or spec.name, *spec.source_options]
-    return shlex.join([*words, "--precision", recipe.precision])
+    words = ["tritonpilot", "export", "model", spec.source or spec.name, *spec.source_options, "--triton", release]
+    return shlex.join([*words, *(["--torch"] if recipe in FORMATS else ["--precision", recipe.precision])])

@@ -16,7 +16,7 @@ VariantStatus = Literal["installed", "passed", "failed gate", "forced", "not mad
 class VariantReport:
     """`passed`: good, but not installed (a dry run, or a TensorRT plan, which stays in the build folder); `forced`:
     failed its gate and is installed nevertheless; `built, unjudged`: as good as it must be, but made for hardware that
-    this machine has not, so it stays in the build folder.
+    this machine has not, or for another backend, so it stays in the build folder.
 
     `reasons` say why the gate failed, or why the variant could not be made (then there are no measures).
     """

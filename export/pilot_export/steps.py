@@ -3,7 +3,7 @@
     build_dir/
         steps.json           name, status, seconds and log of each step, rewritten after each
         logs/<step>.log      what the libraries printed, logged and warned about
-        model.<precision>.onnx
+        model.<precision>.onnx   each with its manifest, model.<precision>.json
         report.json          the result, as `tritonpilot export model --json` prints it
         reproduce.sh         the command and the versions that made it
 
