@@ -42,7 +42,7 @@ def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> No
     assert table[1].split()[:2] == ["fp32", "installed"]
     assert table[2].split() == ["over", "300", "rows", "cosine", "lowest", "max", "abs", "max", "rel", "top-1"]
     assert table[3].split()[:3] == ["fp32", "1.0000", "1.0000"]
-    assert table[3].endswith("100.0%  rows of one sign 100.0% (98.7 to 100.0)")
+    assert table[3].endswith("-  rows of one sign 100.0% (98.7 to 100.0)")
     installed = folder / "build" / "model_repository"
     assert (installed / "doubler" / "1" / "model.fp32.onnx").is_file()
     assert (installed / "minilm" / "config.pbtxt").is_file()
@@ -52,7 +52,33 @@ def test_a_model_is_installed_in_the_working_copy_and_listed(folder: Path) -> No
     (listed,) = json.loads(run("list", "--json").output)
     assert (listed["model"], listed["spec"], listed["failed_gate"]) == ("doubler", "my_spec.py", [])
     assert (listed["version"], listed["is_latest"]) == (1, True)
-    assert listed["command"] == "tritonpilot export model my_spec.py --precision fp32"
+    assert listed["command"] == "tritonpilot export model my_spec.py --triton 24.10 --precision fp32"
+
+
+def test_the_table_has_top_1_of_a_classifier_and_not_of_an_embedding() -> None:
+    from pilot_cli.export_model import distance_lines
+    from pilot_export.measures import Quality
+    from pilot_export.report import VariantReport
+
+    def shown(confident_agreement: float | None) -> str:
+        quality = Quality(
+            num_rows=300,
+            max_abs_error=0.02,
+            largest_value=3.0,
+            mean_cosine=0.9912,
+            p1_cosine=0.98,
+            min_cosine=0.97,
+            confident_agreement=confident_agreement,
+            task=None,
+            extra={"mean rank": 1.25},
+            max_rel_error=0.1,
+            top1_agreement=0.989,
+        )
+        _, line = distance_lines([VariantReport("int8", "any", "passed", (), quality)])
+        return " ".join(line.split())
+
+    assert shown(1.0) == "int8 0.9912 0.9700 2.0e-02 1.0e-01 98.9% mean rank 1.25"
+    assert shown(None) == "int8 0.9912 0.9700 2.0e-02 1.0e-01 - mean rank 1.25"
 
 
 def test_a_dry_run_makes_no_repository(folder: Path) -> None:
