@@ -160,7 +160,7 @@ def parse_axes(values: tuple[str, ...]) -> dict[str, dict[int, str]]:
 def as_text(report: "ExportReport") -> str:
     """The tables of variants, the reasons of the refused, and where everything is."""
     lines = [_row("variant", "result", "size", "task", "speed"), *map(_variant_row, report.variants)]
-    lines += _distances(report.variants)
+    lines += distance_lines(report.variants)
     for variant in report.variants:
         lines += [f"  {variant.precision}: {reason}" for reason in variant.reasons]
         if variant.manifest is not None:
@@ -201,7 +201,7 @@ def _row(variant: str, result: str, size: str, task: str, speed: str) -> str:
     return f"{variant:<11} {result:<15} {size:>7}  {task:<23} {speed}"
 
 
-def _distances(variants: "Sequence[VariantReport]") -> list[str]:
+def distance_lines(variants: "Sequence[VariantReport]") -> list[str]:
     """How far each variant is from the original, over all judged rows."""
     measured = [(variant.precision, variant.quality) for variant in variants if variant.quality is not None]
     if not measured:
@@ -209,7 +209,9 @@ def _distances(variants: "Sequence[VariantReport]") -> list[str]:
     title = f"over {measured[0][1].num_rows:,} rows"
     lines = [f"{title:<18} {'cosine':>8} {'lowest':>8} {'max abs':>8} {'max rel':>8} {'top-1':>7}"]
     for precision, quality in measured:
-        top1 = "-" if quality.top1_agreement is None else f"{100 * quality.top1_agreement:.1f}%"
+        # Of a classifier, which is judged by its confident rows; the largest value of an embedding says nothing.
+        same = quality.top1_agreement if quality.confident_agreement is not None else None
+        top1 = "-" if same is None else f"{100 * same:.1f}%"
         figures = f"{quality.mean_cosine:>8.4f} {quality.min_cosine:>8.4f} {quality.max_abs_error:>8.1e}"
         extras = "".join(f"  {text}" for text in extra_texts(asdict(quality)["extra"]))
         lines.append(f"{precision:<18} {figures} {quality.max_rel_error:>8.1e} {top1:>7}{extras}")
