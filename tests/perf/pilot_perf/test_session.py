@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from pilot_client import repository as model_control
-from pilot_client.errors import ClientError
+from pilot_client.errors import ClientError, ModelNotReadyError
 from pilot_client.infer import infer
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
@@ -104,6 +104,9 @@ def test_a_model_of_known_speed_is_measured_as_what_it_is(tmp_path: Path, start_
         assert figures.usage is not None
         assert figures.usage.server_cpu_cores is not None
         assert 0 < figures.usage.server_cpu_cores < 4
+    # A budget on the memory of the server with all its processes is judged, either way.
+    assert parse_slo(["p95:10s,memory:100GiB"]).is_kept(untuned)
+    assert not parse_slo(["p95:10s,memory:1MiB"]).is_kept(untuned)
     assert untuned.stages is not None
     assert untuned.stages.mean_batch == 1.0
     assert batched.stages is not None
@@ -174,7 +177,14 @@ def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start
     remote = RemoteServer(server.grpc_url)
     before = model_control.model_config(server.grpc_url, "timed")
     loads = Levels(max_concurrency=2)
-    request = Request("timed", SLO, loads, tmp_path / "out", may_reload=False, max_measurements=2, open_loop=False)
+    request = Request(
+        *("timed", SLO, loads, tmp_path / "out"),
+        may_reload=False,
+        max_measurements=2,
+        open_loop=False,
+        attribution=False,
+        protection=False,
+    )
     outcome = run(remote, perf_analyzer(), request)
     assert outcome.winner is not None
     assert outcome.winner.trial.knobs == UNTUNED
@@ -183,9 +193,17 @@ def test_a_server_that_is_not_ours_keeps_its_configuration(tmp_path: Path, start
         assert store.conditions["server.address"] == server.grpc_url
     with pytest.raises(PerfError, match=r"--instances, --max-batch, --delay-us change .* add --allow-reload"):
         run(remote, perf_analyzer(), replace(request, levels=LEVELS))
+    # Its memory cannot be seen from here.
+    with pytest.raises(PerfError, match="memory cannot be measured here: leave that budget out"):
+        run(remote, perf_analyzer(), replace(request, slo=parse_slo(["p95:60,memory:1GiB"])))
     # With leave to reload, it is given back as it was.
     run(remote, perf_analyzer(), replace(request, levels=LEVELS, may_reload=True, max_measurements=3))
     assert model_control.model_config(server.grpc_url, "timed") == before
+    with pytest.raises(ModelNotReadyError, match=r"model 'nobody' cannot be swept: .*'nobody'"):
+        run(remote, perf_analyzer(), replace(request, model="nobody"))
+    model_control.unload(server.grpc_url, "timed")
+    with pytest.raises(ModelNotReadyError, match="model 'timed' cannot be swept"):
+        run(remote, perf_analyzer(), request)
 
 
 @pytest.mark.usefixtures("short_windows")
