@@ -87,13 +87,10 @@ class CudaDevice:
                 results = forward(on_device)
                 self._compute.record_event(marks["run"][1])
             self._download.wait_stream(self._compute)
-            outputs, buffers = {}, []
             with torch.cuda.stream(self._download):
                 self._download.record_event(marks["download"][0])
-                for name, result in results.items():
-                    buffers.append(pool.take(result.numel() * result.dtype.itemsize))
-                    outputs[name] = as_tensor(buffers[-1], result.shape, result.dtype)
-                    outputs[name].copy_(result, non_blocking=True)
+                outputs, buffers = copies_of(results, pool, self._download.synchronize)
+                for result in results.values():
                     result.record_stream(self._download)
                 done = self._download.record_event(marks["download"][1])
         return Pending(outputs, buffers, done, partial(self._spans, marks))
@@ -103,6 +100,25 @@ class CudaDevice:
 
     def _time_s(self, event: torch.cuda.Event) -> float:
         return self._zero_s + float(self._zero.elapsed_time(event)) / 1e3
+
+
+def copies_of(results: Tensors, pool: BufferPool, settle: Callable[[], object]) -> tuple[Tensors, list[torch.Tensor]]:
+    """`results` on the host, in buffers of `pool`, once the copies that this lines up are done; and the buffers.
+
+    If one fails, `settle` waits for those that are on their way, and the buffers go back.
+    """
+    outputs: dict[str, torch.Tensor] = {}
+    buffers: list[torch.Tensor] = []
+    try:
+        for name, result in results.items():
+            buffers.append(pool.take(result.numel() * result.dtype.itemsize))
+            outputs[name] = as_tensor(buffers[-1], result.shape, result.dtype)
+            outputs[name].copy_(result, non_blocking=True)
+    except BaseException:
+        settle()
+        pool.give_back(buffers)
+        raise
+    return outputs, buffers
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from pilot_torch.archive import check_archive
 from pilot_torch.buffers import MIN_BYTES, BufferPool, as_tensor
+from pilot_torch.device import copies_of
 from pilot_torch.errors import LoadError
 from pilot_torch.grouping import OutputError, group_requests, split_outputs
 from pilot_torch.machine import usable_cpus
@@ -198,6 +199,26 @@ def test_a_buffer_is_lent_to_one_at_a_time_and_used_again() -> None:
     assert pool.take(16_000).data_ptr() == first.data_ptr()
     assert pool.num_made == 2
     assert pool.take(0).numel() == MIN_BYTES
+
+
+def test_buffers_of_outputs_go_back_when_one_cannot_be_copied() -> None:
+    class Short(BufferPool):
+        """Has no memory for a third buffer."""
+
+        def take(self, num_bytes: int) -> torch.Tensor:
+            if self.num_made == 2:
+                raise MemoryError("no pinned memory left")
+            return super().take(num_bytes)
+
+    pool = Short(is_pinned=False)
+    lent_when_settled = []
+    results = {name: torch.full((2, 3), value) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+    with pytest.raises(MemoryError, match="no pinned memory left"):
+        copies_of(results, pool, lambda: lent_when_settled.append(pool.num_made - pool.num_idle))
+    assert (lent_when_settled, pool.num_idle) == ([2], 2)
+    outputs, buffers = copies_of({"b": results["b"]}, BufferPool(is_pinned=False), lambda: None)
+    assert torch.equal(outputs["b"], results["b"])
+    assert outputs["b"].data_ptr() == buffers[0].data_ptr()
 
 
 def test_a_buffer_holds_any_type() -> None:
