@@ -43,13 +43,12 @@ def load_kernel_runner(config: EngineConfig, model: DecoderConfig, max_model_len
     )
     element = cache_element(config)
     scale_bytes = 4 if element == "int8" else 0
+    bytes_per_block = block_bytes(
+        model.num_layers, config.block_size, model.num_kv_heads * (model.head_dim * ELEMENTS[element][1] + scale_bytes)
+    )
     num_blocks = decide_num_blocks(
         config,
-        bytes_per_block=block_bytes(
-            model.num_layers,
-            config.block_size,
-            model.num_kv_heads * (model.head_dim * ELEMENTS[element][1] + scale_bytes),
-        ),
+        bytes_per_block=bytes_per_block,
         max_model_len=max_model_len,
         free_bytes=free_memory_bytes(),
         is_cpu=True,
@@ -61,12 +60,14 @@ def load_kernel_runner(config: EngineConfig, model: DecoderConfig, max_model_len
         rotary=np.ascontiguousarray(rotary_table(model.rope, model.head_dim, max_model_len).numpy()),
         num_threads=num_threads,
     )
+    decoder = KernelDecoder(model, weights, attention, num_threads=num_threads)
     _log.info(
-        "%s by the CPU kernels (%s): %s products, %s KV cache, %d threads",
+        "%s by the CPU kernels (%s): %s products, %s KV cache, %d threads; %.1f MB of weights, %.1f MB of KV cache",
         *(model.family, INSTRUCTIONS, config.quantization or "float32", element, num_threads),
+        *(decoder.weight_bytes / 1e6, num_blocks * bytes_per_block / 1e6),
     )
     runner = TorchRunner(
-        KernelDecoder(model, weights, attention, num_threads=num_threads),
+        decoder,
         attention,
         num_blocks=num_blocks,
         block_size=config.block_size,

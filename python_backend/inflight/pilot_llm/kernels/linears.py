@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from pilot_llm.kernels.linear_kernels import linear_bf16, linear_f32, linear_int8
+from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, weight_zeros
 from pilot_llm.kernels.packing import (
     QuantizedWeight,
@@ -33,6 +34,7 @@ class KernelLinear(Protocol):
 
     takes_int8: bool
     num_outputs: int
+    num_bytes: int  # of the weight and what belongs to it
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
         """Write the product, or add it, to `out` [M, num_outputs] float32."""
@@ -48,9 +50,17 @@ class FloatLinear:
         self.num_outputs = len(self._panels) * self._panels.shape[2]
         self._bias = _padded_bias(bias, self.num_outputs)
         self._kernel = linear_bf16 if self._panels.dtype == np.uint16 else linear_f32
+        self.num_bytes = self._panels.nbytes + self._bias.nbytes
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
         self._kernel(rows, self._panels, self._bias, out, adds, num_threads)
+
+    def weight_rows(self, outputs: Array) -> Array:
+        """The weights of these outputs, [n, K] float32, with the bits that they came with: an embedding's rows."""
+        chosen = self._panels[outputs // LANES, :, outputs % LANES]
+        if chosen.dtype == np.uint16:
+            return (chosen.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return chosen
 
 
 class Int8Linear:
@@ -63,6 +73,8 @@ class Int8Linear:
         self._weight = pack_int8(quantized)
         self.num_outputs = len(self._weight.scales)
         self._bias = _padded_bias(bias, self.num_outputs)
+        parts = (self._weight.panels, self._weight.scales, self._weight.correction, self._bias)
+        self.num_bytes = sum(part.nbytes for part in parts)
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
         if not isinstance(rows, QuantizedRows):

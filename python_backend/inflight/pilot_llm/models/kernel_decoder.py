@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import embedding
 
 from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
-from pilot_llm.kernels.linears import KernelLinear, QuantizedRows, Rows
+from pilot_llm.kernels.linears import FloatLinear, KernelLinear, QuantizedRows, Rows
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, aligned_empty
 from pilot_llm.kernels.packing import ROW_TYPE, group_depth
@@ -34,7 +34,10 @@ class KernelDecoder:
         num_threads: int,
     ) -> None:
         self._config = config
-        self._embedding = weights.embedding
+        # A tied float32 product holds the embedding already: its rows are read from there, and are in memory once.
+        self._embedding: FloatLinear | torch.Tensor = weights.embedding
+        if config.tied_embeddings and isinstance(weights.lm_head, FloatLinear):
+            self._embedding = weights.lm_head
         self._layers = [
             _Layer(
                 attention_norm=layer.attention_norm.numpy(),
@@ -58,7 +61,7 @@ class KernelDecoder:
         use_threads(self._num_threads)
         attention = self._attention
         hidden, heads, mixed, gate_up = self._rows(len(token_ids))
-        hidden[...] = embedding(token_ids, self._embedding).float().numpy()
+        hidden[...] = self._embedded(token_ids)
         for index, layer in enumerate(self._layers):
             self._multiply(layer.qkv, self._normed(hidden, layer.attention_norm, layer.qkv), heads)
             attention.rotate_and_store(index, heads, layer.head_norms, rotates=self._config.rotary_layers[index])
@@ -70,6 +73,19 @@ class KernelDecoder:
         logits = aligned_empty((len(sampled), self._lm_head.num_outputs), np.float32)
         self._multiply(self._lm_head, self._normed(sampled, self._final_norm, self._lm_head), logits)
         return torch.from_numpy(logits)[:, : self._config.vocab_size]
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory, but for the norms, which are nothing beside them."""
+        linears = [self._lm_head, *(each for layer in self._layers for each in layer.linears)]
+        table_bytes = self._embedding.nbytes if isinstance(self._embedding, torch.Tensor) else 0
+        return table_bytes + sum(linear.num_bytes for linear in linears)
+
+    def _embedded(self, token_ids: torch.Tensor) -> Array:
+        if isinstance(self._embedding, FloatLinear):
+            return self._embedding.weight_rows(token_ids.numpy())
+        rows: Array = embedding(token_ids, self._embedding).float().numpy()
+        return rows
 
     def _multiply(self, linear: KernelLinear, rows: Rows, out: Array, *, adds: bool = False) -> None:
         linear(rows, out, adds=adds, num_threads=self._num_threads)
@@ -118,6 +134,10 @@ class _Layer:
     mlp_norm: Array
     gate_up: KernelLinear
     down: KernelLinear
+
+    @property
+    def linears(self) -> tuple[KernelLinear, ...]:
+        return self.qkv, self.output, self.gate_up, self.down
 
 
 class _Buffers:

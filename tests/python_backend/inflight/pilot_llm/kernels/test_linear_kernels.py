@@ -107,6 +107,21 @@ def test_weights_are_quantised_per_output_to_half_a_step() -> None:
     assert (error <= quantized.scales[:, None] * 0.5001).all()
 
 
+@pytest.mark.parametrize("is_bfloat16", [False, True])
+def test_rows_of_a_packed_weight_come_back_with_their_bits(is_bfloat16: bool) -> None:
+    weight = random_weight(37, 144, is_bfloat16=is_bfloat16)
+    outputs = np.array([36, 0, 15, 16, 0])
+    np.testing.assert_array_equal(FloatLinear(weight, None).weight_rows(outputs), weight.numpy()[outputs])
+
+
+def test_bytes_of_a_product_are_those_of_its_arrays() -> None:
+    whole, halves = (random_weight(32, 64, is_bfloat16=is_bfloat16) for is_bfloat16 in (False, True))
+    bias_bytes, scale_bytes, correction_bytes = 32 * 4, 32 * 4, 32 * 4
+    assert FloatLinear(whole, None).num_bytes == 32 * 64 * 4 + bias_bytes
+    assert FloatLinear(halves, None).num_bytes == 32 * 64 * 2 + bias_bytes
+    assert Int8Linear(whole, None).num_bytes == 32 * 64 + bias_bytes + scale_bytes + correction_bytes
+
+
 def test_float_rows_are_refused_by_an_int8_product() -> None:
     linear = Int8Linear(torch.ones(16, 16), None)
     with pytest.raises(TypeError, match="quantised rows"):

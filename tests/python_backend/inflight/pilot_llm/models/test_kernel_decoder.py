@@ -1,5 +1,6 @@
 """The decoder on the CPU kernels: near transformers; the same bits alone, in company, in chunks, after a loss."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,22 @@ def test_same_bits_when_computed_again_from_the_prompt_and_the_answer_so_far(
         for num_known in (1, NUM_TOKENS - 1):
             (again,) = generate(runner, [once.token_ids[: len(prompt) + num_known]], 1, seed=9, max_chunk=100, rest=0)
             np.testing.assert_array_equal(again.logits[0], once.logits[num_known])
+
+
+def test_tied_embeddings_are_in_memory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_model("llama, tied, biases, odd vocabulary", tmp_path, monkeypatch)
+    caplog.set_level(logging.INFO)
+    decoder = load(tmp_path)._decoder  # type: ignore[attr-defined]
+    hidden, inner, heads, kv = _SIZES["hidden_size"], _SIZES["intermediate_size"], 6 * 16, 2 * 16
+    depths = {(heads + 2 * kv): hidden, hidden: heads, 2 * inner: hidden}  # of its outputs
+    layer = sum(outputs * depth + outputs for outputs, depth in depths.items()) + hidden * inner + hidden
+    vocabulary = 128  # whole panels
+    assert decoder.weight_bytes == 4 * (3 * layer + vocabulary * hidden + vocabulary)
+    assert f"{decoder.weight_bytes / 1e6:.1f} MB of weights, " in caplog.text
+    in_8_bit = load(tmp_path, quantization="int8")._decoder  # type: ignore[attr-defined]
+    assert in_8_bit.weight_bytes > decoder.weight_bytes / 4 + 125 * hidden * 4  # rounded: the table is kept beside it
 
 
 def test_8_bit_stays_near_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
