@@ -120,7 +120,8 @@ class Study:
         try:
             while measurement.figures is None and self.revive():
                 reason = f"{trial.reason}; once more, since the server had died ({measurement.problem})"
-                measurement = self.measure(replace(trial, reason=reason), plan)
+                earlier, measurement = measurement.earlier, self.measure(replace(trial, reason=reason), plan)
+                measurement = replace(measurement, earlier=(*earlier, *measurement.earlier))
         except PerfError as error:
             # The trial is a row nevertheless: it may have been the cause, and would be again when the study goes on.
             gone = error
