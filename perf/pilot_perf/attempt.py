@@ -10,16 +10,18 @@ round is left out.
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 from pilot_perf.finalists import Failure, next_promise_per_s
 from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.ratio import Ratio
-from pilot_perf.side import LEAST_ROUNDS, ROOMY, Side, ratio_of
+from pilot_perf.side import LEAST_ROUNDS, MANY, ROOMY, Side, ratio_of
 from pilot_perf.slo import Slo
 
 NUM_PAIRS, MAX_PAIRS = 4, 7
+# Looks at the candidate alone, where it is near the limit.
+NUM_LOOKS = 5
 # What it takes to confirm one candidate without a disturbance.
 ATTEMPT = 1 + 2 * NUM_PAIRS
 # Rounds without figures that end a candidate.
@@ -67,16 +69,22 @@ def attempt(
     sides = Side(untuned, ()), Side(candidate, (), tuple(alone))
     if beat_per_s and (sides[1].throughput_per_s or 0.0) <= beat_per_s:
         return sides
-    is_patient = _is_irreplaceable(sides[1], known)
+    is_patient = beat_per_s > 0 or _is_irreplaceable(sides[1], known)
+    return (yield from until_settled(sides, slo, most, is_patient))
+
+
+def until_settled(sides: Sides, slo: Slo, most: int, is_patient: bool) -> Generator[Trial, Measurement, Sides]:
+    """Go on with looks and pairs until more of them would not change the verdict."""
     while not _has_failed(sides[1], slo, is_patient) and not _is_settled(*sides, slo, most):
-        if _needs_a_look(*sides, slo):
-            alone.append((yield again(candidate, "once more: is the budget surely kept?")))
-            sides = sides[0], Side(candidate, sides[1].rounds, tuple(alone))
+        untuned, chosen = sides
+        if _needs_a_look(untuned, chosen, slo):
+            look = yield again(chosen.trial, "once more: is the budget surely kept?")
+            sides = untuned, replace(chosen, alone=(*chosen.alone, look))
             continue
-        number = f"pair {len(sides[0].rounds) + 1}"
-        a = yield again(untuned, f"{number}: untuned")
-        b = yield again(candidate, f"{number}: chosen")
-        sides = Side(untuned, (*sides[0].rounds, a)), Side(candidate, (*sides[1].rounds, b), tuple(alone))
+        number = f"pair {len(untuned.rounds) + 1}"
+        a = yield again(untuned.trial, f"{number}: untuned")
+        b = yield again(chosen.trial, f"{number}: chosen")
+        sides = replace(untuned, rounds=(*untuned.rounds, a)), replace(chosen, rounds=(*chosen.rounds, b))
     return sides
 
 
@@ -124,8 +132,10 @@ def _has_failed(chosen: Side, slo: Slo, is_patient: bool) -> bool:
     use = median_low(uses) if is_early else median(uses)
     if is_patient:
         # One that is alone in what it promises is worth a second look.
-        return use > (FAR if len(uses) == 1 else NEAR if is_early else MARGIN)
-    if len(chosen.rounds) < NUM_PAIRS and not is_early:
+        return use > (FAR if len(uses) == 1 else NEAR if is_early else 1.0)
+    if is_early:
+        return use > ROOMY
+    if len(uses) < MANY:
         return median_low(uses) > MARGIN
     return use > ROOMY and not chosen.surely_keeps(slo, MARGIN)
 
@@ -134,7 +144,7 @@ def _needs_a_look(untuned: Side, chosen: Side, slo: Slo) -> bool:
     """Whether the chosen side alone is to be measured: it is near the limit, or further pairs would add nothing."""
     num_pairs = len(chosen.rounds)
     if not num_pairs:
-        return len(chosen.alone) < LEAST_ROUNDS and median_low(chosen.uses(slo) or [0.0]) > ROOMY
+        return len(chosen.alone) < NUM_LOOKS and median_low(chosen.uses(slo) or [0.0]) > ROOMY
     return num_pairs >= MAX_PAIRS or (num_pairs >= NUM_PAIRS and _is_narrow(ratio_of(untuned, chosen)))
 
 

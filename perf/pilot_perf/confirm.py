@@ -11,8 +11,9 @@ measured then, too, and the better of those that surely keep the budget wins.
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
-from pilot_perf.attempt import ATTEMPT, Known, Sides, attempt, failure_of, surely_keeps
+from pilot_perf.attempt import ATTEMPT, Known, Sides, attempt, failure_of, surely_keeps, until_settled
 from pilot_perf.finalists import Failure, next_candidate, next_challenger, untuned_trial
 from pilot_perf.measures import Measurement, Point, Trial
 from pilot_perf.ratio import Ratio, further_value_factor
@@ -21,11 +22,11 @@ from pilot_perf.side import Side, ratio_of
 from pilot_perf.slo import Slo
 
 # Search and confirmation together end here, but a confirmation may always take as many as that.
-MAX_TOTAL, MIN_ROOM = 90, 24
+MAX_TOTAL, MIN_ROOM = 100, 24
 # What is kept for the last candidate.
 LAST = 13
 # How many of those that promised more than the confirmed one delivered are measured.
-MAX_CHALLENGERS = 2
+MAX_CHALLENGERS = 5
 # Throughput that differs by less than this factor is no sign of another machine, however well the rounds agree: a short
 # window of the search differs more than they do, and the chosen one is the luckiest of dozens.
 MIN_DRIFT = 1.15
@@ -79,6 +80,8 @@ def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:
         raise ValueError("there is nothing to confirm")
     proof = _Proof(history, slo, untuned)
     verdict = yield from proof.first_that_keeps(candidate)
+    if not verdict.chosen_keeps:
+        verdict = yield from proof.second_chance(verdict)
     if verdict.chosen_keeps:
         verdict = yield from proof.best_of_challengers(verdict)
     return verdict
@@ -93,6 +96,7 @@ class _Proof:
     untuned: Trial
     failures: list[Failure] = field(default_factory=list)
     tried: set[Point] = field(default_factory=set)
+    given_up: list[Sides] = field(default_factory=list)
     num_made: int = 0
 
     def first_that_keeps(self, candidate: Trial) -> Confirm:
@@ -105,6 +109,7 @@ class _Proof:
             if verdict.chosen_keeps:
                 return verdict
             self.failures.append(failure_of(sides[1], self.slo))
+            self.given_up.append(sides)
             if is_last:
                 return verdict
             # To end with something that surely keeps the budget, the last one is chosen with room in it.
@@ -115,6 +120,18 @@ class _Proof:
                 return verdict
             candidate = following
 
+    def second_chance(self, verdict: Verdict) -> Confirm:
+        """Look longer at those that were given up although their median round kept the budget, most room first."""
+        chances = [sides for sides in self.given_up if sides[1].keeps(self.slo)]
+        room = max(MAX_TOTAL - len(self.history) - self.num_made, LAST)
+        for sides in sorted(chances, key=lambda sides: median(sides[1].uses(self.slo))):
+            if verdict.chosen_keeps or room <= 0:
+                break
+            longer = yield from until_settled(sides, self.slo, _num_rounds(sides) + room, is_patient=True)
+            room -= _num_rounds(longer) - _num_rounds(sides)
+            verdict = judge(*longer, self.slo, len(self.failures))
+        return verdict
+
     def best_of_challengers(self, standing: Verdict) -> Confirm:
         """Measure what promised clearly more than `standing` delivered. Returns the better verdict.
 
@@ -124,7 +141,7 @@ class _Proof:
         for _ in range(MAX_CHALLENGERS):
             delivered_per_s = standing.chosen.throughput_per_s or 0.0
             room = MAX_TOTAL - len(self.history) - self.num_made
-            challenger = next_challenger(self.history, self.failures, self.tried, self.slo, delivered_per_s)
+            challenger = next_challenger(self.history, self.failures, self.tried, self.slo, standing.chosen)
             if challenger is None or room < ATTEMPT:
                 break
             sides = yield from self._attempt(challenger, room, delivered_per_s)

@@ -7,11 +7,13 @@ failed at load c with u of the budget used   ->  a load of the same configuratio
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Measurement, Point, Trial
 from pilot_perf.search.best import best_kept, nearest_miss
-from pilot_perf.search.load import GUARD, full_load
+from pilot_perf.search.load import GUARD, full_load, load_step
+from pilot_perf.side import Side
 from pilot_perf.slo import Slo
 
 # What a window with hardly any room promises, as a share of its throughput: the next may break the budget. After each
@@ -20,9 +22,14 @@ AT_LIMIT = 0.88
 # The share of the budget that a lower load is chosen to use.
 TARGET = 0.93
 # By how much less it is to use after each further failure, and the least.
-LOWER_BY, LEAST_TARGET = 0.02, 0.75
+LOWER_BY, LEAST_TARGET = 0.02, 0.8
 # A promise is of a short window: so many times what was delivered, it is clearly more.
 CLEARLY = 1.05
+# The most by which the load of the confirmed configuration is multiplied.
+MAX_RAISE = 2.0
+# For a challenger: the share of its throughput that a window promises which used all of the budget, or NEAR_MISS of it.
+AT_LIMIT_CHANCE, NEAR_MISS_CHANCE = 0.97, 0.94
+NEAR_MISS = 1.06
 # By which power of the load throughput is taken to fall where it is not known.
 ELASTICITY = 0.6
 # A load that fills all batches is preferred to one that is at most this much higher.
@@ -49,8 +56,13 @@ def next_candidate(
     history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, *, is_last: bool = False
 ) -> Trial | None:
     """What promises the most throughput among what has not failed; the last one only among what has much room."""
-    promises = _promises(history, failures, slo, is_last)
+    promises = _promises_of_candidates(history, failures, slo, is_last)
     return max(promises, key=lambda promise: promise[0])[1] if promises else None
+
+
+def next_promise_per_s(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> float:
+    """The throughput that the next candidate promises; 0 where there is none."""
+    return max((promise for promise, _ in _promises_of_candidates(history, failures, slo)), default=0.0)
 
 
 def next_challenger(
@@ -58,51 +70,90 @@ def next_challenger(
     failures: Sequence[Failure],
     tried: Collection[Point],
     slo: Slo,
-    delivered_per_s: float,
+    standing: Side,
 ) -> Trial | None:
-    """What promises the most of what was not tried and promises clearly more than the confirmed one has delivered."""
+    """What promises the most of what was not tried and promises clearly more than the confirmed one has delivered.
+
+    The budget is surely kept already, so windows at the limit and a little beyond have their chance here.
+    """
+    chances = ((GUARD, 1.0), (1.0, AT_LIMIT_CHANCE), (NEAR_MISS, NEAR_MISS_CHANCE))
     promises = [
         (promise_per_s, trial)
-        for promise_per_s, trial in _promises(history, failures, slo)
+        for promise_per_s, trial in _promises(history, failures, slo, chances, TARGET, with_discarded=True)
         if trial.point not in tried and not trial.knobs.is_untuned
     ]
+    delivered_per_s = standing.throughput_per_s or 0.0
+    higher = _higher(history, failures, slo, standing)
+    if higher is not None and higher.point not in tried:
+        load_factor = higher.concurrency / standing.trial.concurrency
+        promises.append((delivered_per_s * math.pow(load_factor, ELASTICITY), higher))
     promise_per_s, trial = max(promises, key=lambda promise: promise[0], default=(0.0, None))
     return trial if promise_per_s > CLEARLY * delivered_per_s else None
 
 
-def next_promise_per_s(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo) -> float:
-    """The throughput that the next candidate promises; 0 where there is none."""
-    return max((promise for promise, _ in _promises(history, failures, slo)), default=0.0)
+def _higher(history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, standing: Side) -> Trial | None:
+    """A load of the confirmed configuration that should use TARGET of the budget, below what is known to break it.
+
+    Never above what the search has measured of any configuration: the load may be limited.
+    """
+    knobs, load, use = standing.trial.knobs, standing.trial.concurrency, median(standing.uses(slo))
+    broken = [
+        m.trial.concurrency for m in history if m.figures and m.trial.knobs == knobs and slo.worst_use(m.figures) > 1
+    ]
+    failed = [failure.trial.concurrency for failure in failures if failure.trial.knobs == knobs]
+    most = max(m.trial.concurrency for m in history)
+    highest = min((one - 1 for one in (*broken, *failed) if one > load), default=most)
+    higher = min(math.floor(load * min(TARGET / max(use, 1e-9), MAX_RAISE)), highest, most)
+    step = load_step(knobs)
+    filled = higher // step * step
+    higher = filled if filled >= SNAP * higher else higher
+    return Trial(knobs, higher) if higher > load else None
 
 
-def _promises(
+def _promises_of_candidates(
     history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, is_last: bool = False
 ) -> list[tuple[float, Trial]]:
     # Each failure asks for more room in what is tried next, so that a noisy server ends with something.
     lowered = 1.0 if is_last else LOWER_BY * max(len(failures) - 1, 0)
     target, guard = max(TARGET - lowered, LEAST_TARGET), max(GUARD - lowered, LEAST_TARGET)
     at_limit = 0.0 if is_last else math.pow(AT_LIMIT, len(failures) + 1)
+    return _promises(history, failures, slo, ((guard, 1.0), (1.0, at_limit)), target, with_discarded=bool(failures))
+
+
+def _promises(
+    history: Sequence[Measurement],
+    failures: Sequence[Failure],
+    slo: Slo,
+    chances: Sequence[tuple[float, float]],
+    target: float,
+    *,
+    with_discarded: bool,
+) -> list[tuple[float, Trial]]:
+    """What was measured, by how much of the budget it used at most and the share of its throughput that this promises.
+
+    Beside it what is not measured: loads that should use `target`, of what has failed and of what broke the budget.
+    """
     too_high: dict[Knobs, int] = {}
     for failure in failures:
         knobs, load = failure.trial.knobs, failure.trial.concurrency
         too_high[knobs] = min(load, too_high.get(knobs, load))
-    promises = [
-        (m.figures.throughput_per_s * (1.0 if slo.is_kept(m.figures, guard) else at_limit), m.trial)
-        for m in history
-        if m.figures and slo.is_kept(m.figures)
-        if m.trial.concurrency < too_high.get(m.trial.knobs, math.inf)
-    ]
-    if not failures:
-        return promises
-    discarded = [
-        broken
-        for broken in _least_broken(history, slo)
-        if broken.trial.knobs not in too_high and _lower(broken, target) >= _least_load(broken.trial.knobs)
-    ]
-    for failure in (*failures, *discarded):
+    promises = []
+    for m in history:
+        if m.figures and m.trial.concurrency < too_high.get(m.trial.knobs, math.inf):
+            use = slo.worst_use(m.figures)
+            share = next((share for most, share in chances if use <= most), None)
+            if share is not None:
+                promises.append((m.figures.throughput_per_s * share, m.trial))
+    # Much less load is no room where batches wait for more: that only a measurement can show.
+    lowered = [(failure, target > LEAST_TARGET) for failure in failures]
+    if with_discarded:
+        lowered += [(broken, False) for broken in _least_broken(history, slo) if broken.trial.knobs not in too_high]
+    for failure, may_wait in lowered:
         knobs, load = failure.trial.knobs, failure.trial.concurrency
-        lower = _lower(failure, target)
-        if load == too_high.get(knobs, load) > 1:
+        lower = _lower(history, failure, slo, target)
+        if lower is None or load == 1 or load > too_high.get(knobs, load):
+            continue
+        if may_wait or lower >= _least_load(knobs):
             promises.append((_promise_per_s(history, failure, lower), Trial(knobs, lower)))
     return promises
 
@@ -119,16 +170,25 @@ def _least_broken(history: Sequence[Measurement], slo: Slo) -> list[Failure]:
 
 
 def _least_load(knobs: Knobs) -> int:
-    """Below the load that fills the batches a queue delay is waited out in vain: latency rises instead of falling."""
+    """Below the load that fills the batches a queue delay is waited out: latency rises instead of falling."""
     return full_load(knobs) if knobs.queue_delay_us else 1
 
 
-def _lower(failure: Failure, target: float) -> int:
-    """At most a load less; in a closed loop latency is proportional to the load where the server is saturated."""
-    load = failure.trial.concurrency
+def _lower(history: Sequence[Measurement], failure: Failure, slo: Slo, target: float) -> int | None:
+    """At most a load less; in a closed loop latency is proportional to the load where the server is saturated.
+
+    None where a lower load is known to use more of the budget, as where a queue delay is waited out.
+    """
+    knobs, load = failure.trial.knobs, failure.trial.concurrency
+    below = (m.figures for m in history if m.trial.knobs == knobs and m.trial.concurrency < load)
+    if knobs.queue_delay_us and any(figures and slo.worst_use(figures) > failure.use for figures in below):
+        return None
     lower = max(1, min(load - 1, math.floor(load * target / failure.use) if math.isfinite(failure.use) else load // 2))
-    full = full_load(failure.trial.knobs)
-    filled = lower // full * full
+    least = _least_load(knobs)
+    if lower < least < load and failure.use * least / load <= NEAR_MISS:
+        return least
+    step = load_step(knobs)
+    filled = lower // step * step
     return filled if filled >= SNAP * lower else lower
 
 

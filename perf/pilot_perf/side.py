@@ -9,6 +9,8 @@ from pilot_perf.slo import Budget, Slo
 
 # Rounds below which their spread says nothing.
 LEAST_ROUNDS = 3
+# Rounds that are many enough to say of a median round near the limit on which side it is.
+MANY = 9
 # A median round that uses no more than this share leaves room; above it, more rounds would not make it surer.
 ROOMY = 0.95
 
@@ -55,16 +57,20 @@ class Side:
         return [slo.worst_use(m.figures) for m in self.all_rounds if m.figures]
 
     def surely_keeps(self, slo: Slo, share: float = 1.0) -> bool:
-        """Whether at most `share` of the budget is used, by one of two measures.
+        """Whether at most `share` of the budget is used, by one of three measures.
 
         The mean round does, with 95% confidence (Student's t, sharp where rounds agree); or the median round does with
-        room to spare, and 90% confidence (sign test, which a disturbed round among many does not upset).
+        room to spare, and 90% confidence (sign test, which a disturbed round among many does not upset); or, of many
+        rounds, so many keep the budget itself that the median round does with 97.5% confidence.
         """
         uses = self.uses(slo)
         if len(uses) >= LEAST_ROUNDS and upper_bound(uses) <= share:
             return True
+        num_all = len(self.all_rounds)
+        if num_all >= MANY and is_mostly(self.num_kept(slo), num_all, 0.975):
+            return True
         num_kept = sum(use <= share for use in uses)
-        return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, len(self.all_rounds))
+        return bool(uses) and median(uses) <= ROOMY * share and is_mostly(num_kept, num_all)
 
 
 def ratio_of(below: Side, above: Side) -> Ratio | None:

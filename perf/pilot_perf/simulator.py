@@ -3,8 +3,8 @@
     closed loop: `concurrency` clients, each sends its next request `client_ms` after its last answer
     queue -> dispatch rule -> one of `instances` instances -> answers
 
-Dispatch rule, as Triton's: an idle instance takes a full batch at once; a smaller one when its oldest request
-has waited for the queue delay.
+Dispatch rule, as Triton's: an idle instance takes a full batch at once (one of the preferred size, if there is such a
+size); what is there, up to a full one, when its oldest request has waited for the queue delay.
 
 Time of a batch of b rows, ms, on an otherwise idle machine, Amdahl's law for the threads:
 
@@ -124,6 +124,7 @@ def _closed_loop(
     `disturbance`: the share of the requests after which it begins and ends, and its factor.
     """
     max_batch = knobs.max_batch or 1
+    awaited = min(knobs.preferred_batch or max_batch, max_batch)
     delay_ms = (knobs.queue_delay_us or 0) / 1000.0 if max_batch > 1 else 0.0
     times_ms = model.batch_times_ms(knobs, max_batch)
     instances = idle = knobs.instances or 1
@@ -157,8 +158,9 @@ def _closed_loop(
             now_ms = next_ms
             while sends and sends[0] <= now_ms:
                 queue.append(pop(sends))
-        while idle and queue and (len(queue) >= max_batch or now_ms >= queue[0] + delay_ms):
-            rows = min(max_batch, len(queue))
+        while idle and queue and (len(queue) >= awaited or now_ms >= queue[0] + delay_ms):
+            has_waited = 0.0 < delay_ms <= now_ms - queue[0]
+            rows = awaited if len(queue) >= awaited and not has_waited else min(max_batch, len(queue))
             batch = [queue.popleft() for _ in range(rows)]
             idle -= 1
             work_ms = times_ms[instances - idle][rows] * slowdown * math.exp(jitter * gauss(0.0, 1.0))

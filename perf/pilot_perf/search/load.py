@@ -29,6 +29,10 @@ MAX_FALL = 0.07
 PROMISE_ERROR = 0.04
 # The most by which one step upwards multiplies the load.
 MAX_STEP = 8.0
+# By which power of the load throughput is taken to rise where it is not known.
+RISE = 0.8
+# A multiple of the awaited batch is preferred to a load that is so many times lower.
+NEAR = 1.2
 # Throughput that rises by at least this share of the load's rise has not begun to saturate.
 PROPORTIONAL = 0.7
 # The search of a load ends when the untried gap is narrower than this share of the load.
@@ -84,19 +88,28 @@ class Borders:
             self.best, self.best_per_s = measurement, figures.throughput_per_s
 
     def promise_per_s(self) -> float:
-        """Throughput where a straight line between the borders uses up the guarded budget; infinite if not known."""
-        if self.broken_load is None or not self.kept_load:
+        """Throughput where a straight line between the borders uses up the guarded budget; infinite if not known.
+
+        Without an upper border, as if throughput followed the load by RISE until the budget is used up.
+        """
+        if not self.kept_load:
             return math.inf
+        if self.broken_load is None:
+            return self.kept_per_s * math.pow(max(1.0, GUARD / max(self.use_at_kept, 1e-9)), RISE)
         share = (GUARD - self.use_at_kept) / max(self.use_at_broken - self.use_at_kept, 1e-9)
         return self.kept_per_s + min(share, 1.0) * max(self.broken_per_s - self.kept_per_s, 0.0)
 
-    def next_up(self, tolerance: float, rise: float | None) -> int:
+    def next_up(self, tolerance: float, rise: float | None, awaited: int) -> int:
         """The load that would use up the guarded budget if throughput stayed; the kept one itself where that is near.
+
+        Where batches wait for `awaited` rows (1: nothing waits) it is a multiple of them, if one is about as near.
 
         `rise` is the share by which throughput followed the load in the last step: near 1 nothing was waiting yet, and
         the load is doubled. None: not known, so a small step is tried.
         """
         load = math.floor(self.kept_load * min(GUARD / max(self.use_at_kept, 1e-9), MAX_STEP))
+        if awaited > 1 and (multiple := math.ceil(load / awaited) * awaited) <= NEAR * load:
+            load = multiple
         if rise is not None and rise > PROPORTIONAL:
             return max(load, 2 * self.kept_load)
         if load > (1 + tolerance) * self.kept_load:
@@ -106,17 +119,17 @@ class Borders:
             self.kept_load + max(1, math.ceil(tolerance * self.kept_load)) if is_small_step_worth_it else self.kept_load
         )
 
-    def next_between(self, broken_load: int, full: int) -> int:
+    def next_between(self, broken_load: int, step: int) -> int:
         """The load at which a straight line between the borders uses up the guarded budget.
 
         Kept off the borders themselves by a fifth of the gap, so that a bent line cannot make it creep; where a
-        multiple of `full`, the load that fills all batches, lies between them, the nearest one.
+        multiple of `step` lies between them, the nearest one.
         """
         gap = broken_load - self.kept_load
         share = (GUARD - 0.01 - self.use_at_kept) / max(self.use_at_broken - self.use_at_kept, 1e-9)
         between = round(self.kept_load + min(max(share, 0.2), 0.8) * gap)
-        if full > 1:
-            filled = round(between / full) * full
+        if step > 1:
+            filled = round(between / step) * step
             if self.kept_load < filled < broken_load:
                 return filled
         return min(max(between, self.kept_load + 1), broken_load - 1)
@@ -136,7 +149,9 @@ def climb(
 
     `known` are earlier measurements of the same configuration.
     """
-    borders, full, num_flat, is_retry = Borders(), full_load(knobs), 0, False
+    borders, step, num_flat = Borders(), load_step(knobs), 0
+    unstable_load: int | None = None
+    awaited = awaited_rows(knobs) if knobs.queue_delay_us else 1
     gain: float | None = None
     rise: float | None = None
     for earlier in known:
@@ -144,13 +159,17 @@ def climb(
             borders.note(earlier, earlier.figures, slo)
     concurrency, reason = min(start, max_concurrency), "the first load"
     while True:
+        if concurrency == unstable_load:
+            return LoadResult(borders.best, f"{concurrency} in flight was unstable")
         if concurrency != borders.kept_load:
             measurement = yield Trial(knobs, concurrency, reason)
             if measurement.figures is None:
                 # A disturbed window says nothing: where it is the first one, the next load is tried instead.
                 following = min(2 * concurrency, max_concurrency)
-                if measurement.status == "unstable" and borders.is_empty and not is_retry and following > concurrency:
-                    concurrency, reason, is_retry = following, f"{concurrency} in flight was unstable", True
+                is_first = borders.is_empty and unstable_load is None
+                if measurement.status == "unstable" and is_first and following > concurrency:
+                    unstable_load, reason = concurrency, f"{concurrency} in flight was unstable"
+                    concurrency = following
                     continue
                 return LoadResult(borders.best, f"{measurement.status}: {measurement.problem}")
             before_load, before_per_s = borders.kept_load, borders.kept_per_s
@@ -166,7 +185,8 @@ def climb(
             # A fall was a disturbed window, which says nothing of saturation; two in a row are believed.
             if num_flat == 2 or (num_flat and gain is not None and gain >= -MAX_FALL):
                 return LoadResult(borders.best, "throughput no longer rises with the load")
-            concurrency, reason = min(borders.next_up(tolerance, rise), max_concurrency), "higher: the budget was kept"
+            concurrency = min(borders.next_up(tolerance, rise, awaited), max_concurrency)
+            reason = "higher: the budget was kept"
             if concurrency == kept:
                 return LoadResult(borders.best, f"{borders.use_at_kept:.0%} of the budget is used")
             continue
@@ -181,11 +201,25 @@ def climb(
             return LoadResult(None, "a single request at a time breaks the budget")
         if broken - kept <= max(1, tolerance * broken):
             return LoadResult(borders.best, f"the budget breaks between {kept} and {broken} in flight")
-        concurrency = borders.next_between(broken, full)
+        concurrency = borders.next_between(broken, step)
         reason = f"{broken} breaks the budget, {kept} keeps it" if kept else f"{broken} breaks the budget"
 
 
-def full_load(knobs: Knobs) -> int:
-    """The load that fills the batches of all instances once; throughput peaks at its multiples. 1: no batches."""
+def awaited_rows(knobs: Knobs) -> int:
+    """The batch that goes without waiting for more: the preferred one, else the largest. 1: no batches."""
     max_batch = knobs.max_batch or 1
-    return max_batch * (knobs.instances or 1) if max_batch > 1 else 1
+    return min(knobs.preferred_batch or max_batch, max_batch)
+
+
+def full_load(knobs: Knobs) -> int:
+    """The load that fills the awaited batches of all instances once; throughput peaks at its multiples."""
+    rows = awaited_rows(knobs)
+    return rows * (knobs.instances or 1) if rows > 1 else 1
+
+
+def load_step(knobs: Knobs) -> int:
+    """The loads that are preferred are multiples of it: between them the last batch waits out a queue delay in vain.
+
+    Without a delay nothing waits, and only batches that fill all instances at once are better than others.
+    """
+    return awaited_rows(knobs) if knobs.queue_delay_us else full_load(knobs)

@@ -9,8 +9,9 @@ from typing import Any
 
 from pilot_perf.errors import PerfError
 from pilot_perf.knobs import Knobs
-from pilot_perf.search.quick import Choice, Progress, guided
-from pilot_perf.search.surrogate import features
+from pilot_perf.search.progress import Progress
+from pilot_perf.search.quick import Choice, guided
+from pilot_perf.search.surrogate import Surrogate, features
 from pilot_perf.search.task import Search, SearchTask
 
 SEED = 0
@@ -23,7 +24,7 @@ def optuna_search(task: SearchTask) -> Search:
     Raises:
         PerfError: Optuna is not installed.
     """
-    return guided(task, _Sampler(task))
+    return guided(task, _Sampler(task), Surrogate(task.space.configurations(), task.cpus))
 
 
 class _Sampler:

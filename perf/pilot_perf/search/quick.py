@@ -24,15 +24,15 @@ found finely, and that of the others as far as they may still beat it.
 """
 
 import math
-from collections.abc import Callable, Generator, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
 
 import numpy as np
 
 from pilot_perf.knobs import UNTUNED, Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
-from pilot_perf.search.load import COARSE, GUARD, MIN_GAIN, Borders, LoadResult, climb, full_load
-from pilot_perf.search.surrogate import Surrogate
+from pilot_perf.search.load import COARSE, GUARD, MIN_GAIN, climb, full_load
+from pilot_perf.search.progress import Progress, noted
+from pilot_perf.search.surrogate import Prediction, Surrogate
 from pilot_perf.search.task import Search, SearchTask
 
 # Measurements kept back for the winner's own load.
@@ -41,8 +41,6 @@ RESERVE = 5
 EXPLORATION = 0.7
 # The exploration ends when no configuration is expected to gain this share of throughput.
 MIN_EXPECTED_GAIN = 1e-4
-# Of the throughput of the best, for a configuration to be close behind it; how many such are looked around from.
-CLOSE, NUM_FINALISTS = 0.93, 2
 # The untuned configuration is what everything is compared with, so its load is found more finely than others at first.
 UNTUNED_TOLERANCE = 0.15
 # A probe that is so many times below what the model expects is doubted.
@@ -53,59 +51,6 @@ MAX_FILL = 3
 SNAP = 0.75
 
 
-@dataclass
-class Progress:
-    """What the search has learnt. It lives inside the generator only."""
-
-    task: SearchTask
-    best: Measurement | None = None
-    tried: set[Knobs] = field(default_factory=set)
-    # What is known of each configuration: its throughput within the budget, else what bounds it.
-    worth: dict[Knobs, float] = field(default_factory=dict)
-    made: dict[tuple[Knobs, int], Measurement] = field(default_factory=dict)
-    # Windows that a second one beside has shown to be disturbed: nothing is concluded from them.
-    disturbed: set[tuple[Knobs, int]] = field(default_factory=set)
-
-    @property
-    def throughput(self) -> float:
-        return self.best.figures.throughput_per_s if self.best and self.best.figures else 0.0
-
-    def of(self, knobs: Knobs) -> list[Measurement]:
-        return [m for point, m in self.made.items() if point[0] == knobs and point not in self.disturbed]
-
-    def borders(self, knobs: Knobs) -> Borders:
-        borders = Borders()
-        for measurement in self.of(knobs):
-            if measurement.figures is not None:
-                borders.note(measurement, measurement.figures, self.task.slo)
-        return borders
-
-    @property
-    def finalists(self) -> list[Knobs]:
-        """The best configurations within the budget, the best first."""
-        best = {knobs: self.borders(knobs).best_per_s for knobs in self.worth}
-        close = [knobs for knobs, rate in best.items() if rate > CLOSE * self.throughput]
-        return sorted(close, key=lambda knobs: -best[knobs])[:NUM_FINALISTS]
-
-    def offer(self, result: LoadResult) -> bool:
-        """Take `result` if it beats the best; whether it did."""
-        figures = result.best.figures if result.best else None
-        if figures is None or figures.throughput_per_s <= self.throughput:
-            return False
-        self.best = result.best
-        return True
-
-    def note(self, measurement: Measurement) -> None:
-        knobs = measurement.trial.knobs
-        self.made[knobs, measurement.trial.concurrency] = measurement
-        self.tried.add(knobs)
-        borders = self.borders(knobs)
-        if worth := borders.best_per_s or (borders.broken_per_s if borders.broken_load else 0.0):
-            self.worth[knobs] = worth
-            if knobs.is_untuned and self.task.same_as_untuned is not None:
-                self.worth[self.task.same_as_untuned] = worth
-
-
 # What to try next, and the throughput that is expected of it (None: unknown); None: nothing is worth a measurement.
 Choice = tuple[Knobs, float | None] | None
 # From what was not tried yet, of which there is some.
@@ -114,16 +59,17 @@ Choose = Callable[[list[Knobs], Progress], Choice]
 
 def quick(task: SearchTask) -> Search:
     """The search whose next configuration the surrogate says."""
-    return guided(task, _by_surrogate(task))
+    surrogate = Surrogate(task.space.configurations(), task.cpus)
+    return guided(task, _by_surrogate(surrogate), surrogate)
 
 
-def guided(task: SearchTask, choose: Choose) -> Search:
+def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
     """The whole search, the untuned configuration first. Returns the measurement of the winner."""
     progress = Progress(task)
     if task.same_as_untuned is not None:
         progress.tried.add(task.same_as_untuned)
     untuned = climb(UNTUNED, task.slo, task.space.max_concurrency, tolerance=UNTUNED_TOLERANCE)
-    progress.offer((yield from _noted(untuned, progress)))
+    progress.offer((yield from noted(untuned, progress)))
     configurations = task.space.configurations()
     progress.tried.add(UNTUNED)
     while len(progress.made) < EXPLORATION * task.max_measurements - RESERVE:
@@ -132,34 +78,39 @@ def guided(task: SearchTask, choose: Choose) -> Search:
         if choice is None:
             break
         yield from _try(*choice, progress)
-    yield from _descend(progress, set(configurations))
+    yield from _descend(progress, surrogate)
     yield from _refine(progress)
     if progress.best is not None:
         yield from _draw(progress.best.trial, progress)
     return progress.best
 
 
-def _descend(progress: Progress, configurations: Set[Knobs]) -> Generator[Trial, Measurement, None]:
+def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measurement, None]:
     """Try what is one step away from the best, and from those close behind it, until none of that is better.
 
     The model of the space judges a level by all configurations that have it; beside the best it may be another matter.
+    So it only says which step comes first.
     """
     while len(progress.made) < progress.task.max_measurements - RESERVE:
-        near = [knobs for knobs in progress.finalists if knobs in configurations]
-        steps = (step for knobs in near for step in progress.task.space.neighbours(knobs))
-        step = next((step for step in steps if step in configurations and step not in progress.tried), None)
-        if step is None:
+        near = [knobs for knobs in progress.finalists if surrogate.knows(knobs)]
+        steps = [step for knobs in near for step in progress.task.space.neighbours(knobs)]
+        untried = [step for step in dict.fromkeys(steps) if surrogate.knows(step) and step not in progress.tried]
+        if not untried:
             return
-        yield from _try(step, None, progress)
+        prediction = _predict(surrogate, untried, progress)
+        place = int(np.argmax(prediction.mean + prediction.sigma))
+        yield from _try(untried[place], math.exp(prediction.mean[place]), progress)
 
 
-def _by_surrogate(task: SearchTask) -> Choose:
-    surrogate = Surrogate(task.space.configurations(), task.cpus)
+def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress) -> Prediction:
+    logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items()}
+    return surrogate.predict(logs, of, _certificate_load(progress))
 
+
+def _by_surrogate(surrogate: Surrogate) -> Choose:
     def choose(untried: list[Knobs], progress: Progress) -> Choice:
-        logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items() if surrogate.knows(knobs)}
-        prediction = surrogate.predict(logs, untried, _certificate_load(progress))
-        if not logs or progress.best is None:
+        prediction = _predict(surrogate, untried, progress)
+        if progress.best is None or not any(map(surrogate.knows, progress.worth)):
             return untried[int(np.argmax(prediction.mean))], None
         gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
         place = int(np.argmax(gain))
@@ -199,7 +150,7 @@ def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Gene
         to_beat=progress.throughput,
         known=progress.of(knobs),
     )
-    progress.offer((yield from _noted(search, progress)))
+    progress.offer((yield from noted(search, progress)))
 
 
 def _certificate_load(progress: Progress) -> int | None:
@@ -252,7 +203,7 @@ def _refine(progress: Progress) -> Generator[Trial, Measurement, None]:
             promises = {
                 other: borders.promise_per_s()
                 for other in progress.worth
-                if other not in refined and (borders := progress.borders(other)).kept_load and borders.broken_load
+                if other not in refined and (borders := progress.borders(other)).kept_load
             }
             knobs = max(promises, key=lambda other: promises[other], default=knobs)
             if promises.get(knobs, 0.0) <= progress.throughput * (1 + MIN_GAIN):
@@ -266,7 +217,7 @@ def _refine(progress: Progress) -> Generator[Trial, Measurement, None]:
             to_beat=0.0 if is_best else progress.throughput,
             known=progress.of(knobs),
         )
-        progress.offer((yield from _noted(fine, progress)))
+        progress.offer((yield from noted(fine, progress)))
 
 
 def _draw(winner: Trial, progress: Progress) -> Generator[Trial, Measurement, None]:
@@ -275,20 +226,3 @@ def _draw(winner: Trial, progress: Progress) -> Generator[Trial, Measurement, No
         is_new = load >= 1 and (winner.knobs, load) not in progress.made
         if is_new and len(progress.made) < progress.task.max_measurements:
             progress.note((yield Trial(winner.knobs, load, "for the winner's curve")))
-
-
-def _noted(
-    search: Generator[Trial, Measurement, LoadResult], progress: Progress
-) -> Generator[Trial, Measurement, LoadResult]:
-    """Pass `search` on; note every measurement, and answer what was measured before."""
-    try:
-        trial = next(search)
-        while True:
-            measurement = progress.made.get((trial.knobs, trial.concurrency))
-            if measurement is None:
-                measurement = yield trial
-                progress.note(measurement)
-            trial = search.send(measurement)
-    except StopIteration as stop:
-        result: LoadResult = stop.value
-        return result

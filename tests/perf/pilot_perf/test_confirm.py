@@ -289,6 +289,70 @@ def test_a_machine_that_became_faster_after_the_first_proof_is_no_gain_of_the_ru
     assert verdict.chosen.trial.knobs == FAST
 
 
+def test_a_confirmed_load_with_much_room_is_raised() -> None:
+    """The search has seen 8 in flight at 88% of the budget and 16 beyond it; in the proof 8 use 60%."""
+    verdict, _ = run(
+        lambda trial, number: (
+            (90.0, 40.0) if trial.knobs.is_untuned else (40.0 * trial.concurrency, 30.0 * trial.concurrency / 8)
+        )
+    )
+    assert verdict.chosen.trial == Trial(FAST, 12, verdict.chosen.trial.reason)
+
+
+def test_a_load_is_never_raised_above_what_the_search_has_measured() -> None:
+    history = [*HISTORY[:3], measurement(FAST, 8, 300.0, 44.0)]
+    verdict, _ = run(lambda trial, number: (90.0 if trial.knobs.is_untuned else 300.0, 10.0), history)
+    assert verdict.chosen.trial.concurrency == 8
+
+
+def test_a_window_a_little_beyond_the_budget_has_its_chance_beside_one_that_keeps_it() -> None:
+    history = [*HISTORY[:3], measurement(FAST, 8, 300.0, 44.0), measurement(SECOND, 6, 400.0, 52.0)]
+    verdict, _ = run(delivering(300.0, 400.0), history)
+    assert verdict.chosen.trial == Trial(SECOND, 6, verdict.chosen.trial.reason)
+
+
+def test_a_lower_load_that_is_known_to_wait_longer_is_not_tried() -> None:
+    waits = Knobs(max_batch=8, queue_delay_us=5000)
+    history = [*HISTORY[:2], measurement(waits, 8, 300.0, 47.0), measurement(waits, 4, 80.0, 70.0)]
+    following = next_candidate(history, [Failure(Trial(waits, 8), 1.01, 300.0)], SLO)
+    assert following is not None
+    assert following.knobs.is_untuned
+
+
+def test_the_lowest_load_of_waiting_batches_is_the_one_that_fills_them() -> None:
+    """11 in flight used 143% of the budget: 8 should use 104%, and fill 2 batches of 4."""
+    waits = Knobs(instances=2, max_batch=4, queue_delay_us=5000)
+    history = [*HISTORY[:2], measurement(FAST, 1, 300.0, 44.0), measurement(waits, 11, 400.0, 71.5)]
+    following = next_candidate(history, [Failure(Trial(FAST, 1), 1.3, 290.0)], SLO)
+    assert following is not None
+    assert (following.knobs, following.concurrency) == (waits, 8)
+
+
+def test_where_nothing_is_sure_what_kept_the_budget_mostly_is_looked_at_longer() -> None:
+    """One disturbed round in three made it unsure; without another candidate it gets more rounds, all of them kept."""
+    uses = iter([0.97, 0.96, 0.99, 0.97, 1.3])
+    history = [*HISTORY[:2], measurement(FAST, 1, 300.0, 44.0)]
+
+    def server(trial: Trial, number: int) -> tuple[float, float]:
+        return (90.0, 40.0) if trial.knobs.is_untuned else (300.0, 50.0 * next(uses, 0.96))
+
+    verdict, _ = run(server, history)
+    assert verdict.chosen_keeps
+    assert verdict.is_a_gain
+
+
+def test_many_rounds_near_the_limit_are_judged_by_how_many_keep_the_budget() -> None:
+    """The mean is beyond it for one disturbed round, and the median has hardly any room."""
+
+    def side(num_kept: int, num_broken: int) -> Side:
+        uses = [0.985] * num_kept + [1.4] * num_broken
+        return Side(Trial(FAST, 8), tuple(measurement(FAST, 8, 300.0, 50.0 * use) for use in uses))
+
+    assert side(9, 1).surely_keeps(SLO)
+    assert not side(4, 1).surely_keeps(SLO)
+    assert not side(6, 4).surely_keeps(SLO)
+
+
 def test_nothing_within_the_budget_is_nothing_to_confirm() -> None:
     history = [measurement(UNTUNED, 1, 10.0, 70.0)]
     assert next_candidate(history, [], SLO) is None

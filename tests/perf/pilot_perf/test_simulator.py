@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from pilot_perf.knobs import Knobs
@@ -47,3 +49,10 @@ def test_the_same_trial_gives_the_same_measurement_and_another_seed_another() ->
     other = SimulatedModel(4.0, 1.0, {}, 0.3, cores=2, window_noise=0.05, seed=1)
     knobs = Knobs(None, 1, 1, 4, 0)
     assert figures(knobs, 8, noisy) == figures(knobs, 8, again) != figures(knobs, 8, other)
+
+
+def test_a_batch_of_the_preferred_size_does_not_wait_for_more() -> None:
+    """8 in flight fill a batch of 8, and never one of 32, which waits out the delay."""
+    waits = Knobs("fp32", 1, 1, 32, 20_000)
+    assert figures(waits, 8).latency_ms["avg"] > 30
+    assert figures(replace(waits, preferred_batch=8), 8).latency_ms["avg"] < 15

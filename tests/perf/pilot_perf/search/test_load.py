@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement
-from pilot_perf.search.load import FINE, GUARD, LoadResult, climb
+from pilot_perf.search.load import FINE, GUARD, LoadResult, climb, full_load, load_step
 from pilot_perf.slo import parse_slo
 
 KNOBS = Knobs(instances=1)
@@ -23,9 +24,11 @@ def saturating(capacity_per_s: float, alone_ms: float) -> Curve:
     return curve
 
 
-def run(curve: Curve, *, max_concurrency: int = 1024, **options: float) -> tuple[LoadResult, list[int]]:
+def run(
+    curve: Curve, *, knobs: Knobs = KNOBS, max_concurrency: int = 1024, **options: float
+) -> tuple[LoadResult, list[int]]:
     loads: list[int] = []
-    search = climb(KNOBS, SLO, max_concurrency, **options)  # type: ignore[arg-type]
+    search = climb(knobs, SLO, max_concurrency, **options)  # type: ignore[arg-type]
     try:
         trial = next(search)
         while True:
@@ -121,6 +124,25 @@ def test_noise_that_breaks_the_order_does_not_make_it_run_for_ever() -> None:
 
     for start in range(1, 40):
         run(curve, start=start)
+
+
+def test_batches_that_wait_are_filled_by_every_load_that_is_tried() -> None:
+    """4 instances with batches of 4, of which a single one may be more than the budget takes at once."""
+    waiting = Knobs(instances=4, max_batch=4, queue_delay_us=5000)
+
+    def curve(load: int) -> tuple[float, float]:
+        return 10.0 * load, 4.0 * load if load % 4 == 0 else 110.0
+
+    result, loads = run(curve, knobs=waiting, start=16)
+    assert best_load(result) == 20
+    assert loads[:2] == [16, 24]
+
+
+def test_a_preferred_batch_is_what_fills_an_instance() -> None:
+    knobs = Knobs(instances=2, max_batch=32, preferred_batch=8, queue_delay_us=1000)
+    assert (full_load(knobs), load_step(knobs)) == (16, 8)
+    assert full_load(replace(knobs, preferred_batch=None)) == 64
+    assert full_load(replace(knobs, max_batch=1)) == 1
 
 
 def test_a_failed_measurement_ends_it_with_what_was_kept() -> None:
