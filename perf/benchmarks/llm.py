@@ -6,6 +6,7 @@
     python perf/benchmarks/llm.py --server            through the real tritonserver: share of the engine's own tokens/s
     python perf/benchmarks/llm.py --ideas             what each idea of the engine buys
     python perf/benchmarks/llm.py --speculation       n-gram speculation on texts that repeat themselves and others
+    python perf/benchmarks/llm.py --all --peers ...   all of these, one after the other, and the targets
 
 Every engine runs in a process of its own, one after the other in each round, on all cores: what slows the machine for
 a minute slows all. Peers have their own environments (peers/install.py). Greedy, EOS ignored, token ids in and out.
@@ -24,10 +25,14 @@ from llm_bench.ideas import idea_entrants, ideas_table
 from llm_bench.race import OURS, PRECISIONS, Entrant, PeerError, entrants, run_entrant, server_entrants
 from llm_bench.speculation import speculation_entrants, speculation_table, text_requests
 from llm_bench.tables import figures_table, ratios_table, row_name, server_table
+from llm_bench.targets import targets_table
 from llm_bench.workload import NAMES, Workload, draw_workload
 from peers.install import checkpoint
 
 from pilot_perf.conditions import machine
+
+MODES = ("race", "chunks", "server", "ideas", "speculation")
+CHUNKS = (64, 128, 256, 512)
 
 
 def main() -> None:
@@ -43,44 +48,55 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if arguments.append and arguments.json.exists():
         rows = json.loads(arguments.json.read_text())["rows"]
-    for row in _race(arguments, workload, first_run=max((row["run"] for row in rows), default=-1) + 1):
-        rows.append(row)
-        if arguments.json is not None:  # at once: a long race may be broken off
-            arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
-    print(f"\n{figures_table(rows)}")
-    if read := bandwidth_table(rows, checkpoint(), conditions["read_gb_per_s"]):
-        print(f"\n{read}")
+    first_run = max((row["run"] for row in rows), default=-1) + 1
+    for mode in MODES if arguments.all else (arguments.mode,):
+        for row in _race(mode, arguments, workload, first_run):
+            rows.append({"mode": mode, **row})
+            if arguments.json is not None:  # at once: a long race may be broken off
+                arguments.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=1))
+        chosen = [row for row in rows if row["mode"] == mode]
+        print(f"\n{figures_table(chosen)}")
+        if table := _table(mode, chosen, arguments, conditions["read_gb_per_s"]):
+            print(f"\n{table}\n")
+    if arguments.all:
+        print(targets_table(rows, checkpoint(), conditions["read_gb_per_s"]))
+
+
+def _table(mode: str, rows: list[dict[str, Any]], arguments: argparse.Namespace, gb_per_s: float) -> str:
+    """What a mode says beyond the figures."""
+    if mode == "server":
+        return server_table(rows, arguments.precisions)
+    if mode == "ideas":
+        return ideas_table(rows)
+    if mode == "speculation":
+        return speculation_table(rows)
+    parts = [bandwidth_table(rows, checkpoint(), gb_per_s)]
     if arguments.peers:
-        print(f"\n{ratios_table(rows, arguments.precisions)}")
-    if arguments.server:
-        print(f"\n{server_table(rows, arguments.precisions)}")
-    if arguments.ideas:
-        print(f"\n{ideas_table(rows)}")
-    if arguments.speculation:
-        print(f"\n{speculation_table(rows)}")
+        parts.append(ratios_table(rows, arguments.precisions))
+    return "\n\n".join(part for part in parts if part)
 
 
-def _who(arguments: argparse.Namespace, workload: Workload) -> list[Entrant]:
+def _who(mode: str, arguments: argparse.Namespace, workload: Workload) -> list[Entrant]:
     """Everybody who runs once in each round."""
-    if arguments.chunks:
+    if mode == "chunks":
         return [
-            Entrant(OURS, precision, {"max_num_batched_tokens": chunk})
+            Entrant(OURS, precision, {"max_num_batched_tokens": chunk}, ("W1",))
             for precision in arguments.precisions
             for chunk in arguments.chunks
         ]
-    if arguments.server:
+    if mode == "server":
         return server_entrants(arguments.precisions)
-    if arguments.ideas:
+    if mode == "ideas":
         return idea_entrants(arguments.precisions)
-    if arguments.speculation:
+    if mode == "speculation":
         texts = text_requests(checkpoint())
         workload.requests.update(texts)
         return speculation_entrants(arguments.precisions, list(texts))
     return entrants(arguments.precisions, arguments.peers)
 
 
-def _race(arguments: argparse.Namespace, workload: Workload, first_run: int) -> Iterator[dict[str, Any]]:
-    who = _who(arguments, workload)
+def _race(mode: str, arguments: argparse.Namespace, workload: Workload, first_run: int) -> Iterator[dict[str, Any]]:
+    who = _who(mode, arguments, workload)
     with tempfile.TemporaryDirectory() as room:
         for run in range(first_run, first_run + arguments.runs):
             # The other way round in every second round, so that nobody always runs behind the same neighbour.
@@ -113,24 +129,28 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=names(NAMES))
     parser.add_argument("--precisions", type=names(("fp32", "int8")), default=("fp32",))
-    who = parser.add_mutually_exclusive_group()
-    who.add_argument("--peers", type=names(peers), default=(), help=", ".join(peers))
+    parser.add_argument("--peers", type=names(peers), default=(), help=", ".join(peers))
     parser.add_argument("--runs", type=int, help="rounds; 5, or 1 with --quick")
     parser.add_argument("--quick", action="store_true", help="us alone, 16 requests of W1, under a minute")
-    who.add_argument("--chunks", type=lambda text: [int(part) for part in text.split(",")], default=())
-    who.add_argument("--server", action="store_true")
-    who.add_argument("--ideas", action="store_true")
-    who.add_argument("--speculation", action="store_true")
+    parser.add_argument("--all", action="store_true", help="every mode in turn, and what was reached of the targets")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--chunks", type=lambda text: [int(part) for part in text.split(",")])
+    for name in ("server", "ideas", "speculation"):
+        mode.add_argument(f"--{name}", action="store_const", dest="mode", const=name, default="race")
     parser.add_argument("--json", type=Path, help="write conditions and rows to this file")
     parser.add_argument("--append", action="store_true", help="keep the rows that the file holds and count on")
     arguments = parser.parse_args()
     if arguments.append and arguments.json is None:
         parser.error("--append needs --json FILE")
-    if arguments.quick and arguments.peers:
-        parser.error("--quick runs us alone: leave --peers out")
-    arguments.workloads = arguments.workloads or (
-        ("W1",) if arguments.quick or arguments.chunks or arguments.server else NAMES
-    )
+    if arguments.chunks:
+        arguments.mode = "chunks"
+    if arguments.all and (arguments.quick or arguments.mode != "race"):
+        parser.error("--all is every mode: leave the others and --quick out")
+    if arguments.peers and (arguments.quick or arguments.mode != "race"):
+        parser.error("peers run in the race alone: leave --peers out")
+    arguments.chunks = arguments.chunks or CHUNKS
+    only_first = arguments.quick or arguments.mode in ("chunks", "server")
+    arguments.workloads = arguments.workloads or (("W1",) if only_first else NAMES)
     arguments.runs = arguments.runs or (1 if arguments.quick else 5)
     return arguments
 

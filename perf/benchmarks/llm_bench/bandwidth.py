@@ -35,17 +35,25 @@ def bandwidth_table(rows: Sequence[dict[str, Any]], checkpoint: Path, gb_per_s: 
 
     The time between two tokens counts whole, so attention, sampling and the step loop are in it.
     """
-    num_weights = _num_weights(checkpoint)
     lines = []
-    for precision, bytes_per_weight in _BYTES_PER_WEIGHT.items():
-        if chosen := rows_of(rows, OURS, precision, "W3"):
-            itl_ms = median(row["itl_ms"]["p50"] for row in chosen)
-            read = num_weights * bytes_per_weight / itl_ms / 1e6
+    for precision in _BYTES_PER_WEIGHT:
+        share = bandwidth_share(rows, precision, checkpoint, gb_per_s)
+        if share is not None:
+            weights_mb = _num_weights(checkpoint) * _BYTES_PER_WEIGHT[precision] / 1e6
             lines.append(
-                f"W3 {precision}: {num_weights * bytes_per_weight / 1e6:.0f} MB of weights in {itl_ms:.1f} ms: "
-                f"{read:.1f} GB/s, {read / gb_per_s:.0%} of {gb_per_s:.1f} GB/s"
+                f"W3 {precision}: {weights_mb:.0f} MB of weights read at {share * gb_per_s:.1f} GB/s, {share:.0%} of "
+                f"{gb_per_s:.1f} GB/s"
             )
     return "\n".join(lines)
+
+
+def bandwidth_share(rows: Sequence[dict[str, Any]], precision: str, checkpoint: Path, gb_per_s: float) -> float | None:
+    """None: W3 was not run at this precision."""
+    chosen = rows_of(rows, OURS, precision, "W3")
+    if not chosen:
+        return None
+    itl_ms = median(row["itl_ms"]["p50"] for row in chosen)
+    return _num_weights(checkpoint) * _BYTES_PER_WEIGHT[precision] / itl_ms / 1e6 / gb_per_s
 
 
 def _num_weights(checkpoint: Path) -> int:

@@ -60,9 +60,9 @@ def server_entrants(precisions: Sequence[str]) -> list[Entrant]:
         entrant
         for precision in precisions
         for entrant in (
-            Entrant(OURS, precision),
-            Entrant(SERVER, precision),
-            Entrant(SERVER, precision, {"stream_interval": 8}),
+            Entrant(OURS, precision, workloads=("W1",)),
+            Entrant(SERVER, precision, workloads=("W1",)),
+            Entrant(SERVER, precision, {"stream_interval": 8}, workloads=("W1",)),
         )
     ]
 

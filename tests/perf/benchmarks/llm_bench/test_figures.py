@@ -94,6 +94,25 @@ def test_bandwidth_is_every_matrix_read_once_a_token(tmp_path: Path, precision: 
     assert bandwidth_table([], tmp_path, gb_per_s=10.0) == ""
 
 
+def test_targets_are_against_the_best_peer_and_say_what_is_missing(tmp_path: Path) -> None:
+    from llm_bench.targets import targets_table
+
+    save_file({"a": np.zeros((400, 100), np.float32)}, tmp_path / "1.safetensors")
+    race = [
+        row("inflight", "int8", 0, 220.0),
+        row("openvino", "int8", 0, 90.0),
+        row("openvino", "fp32", 0, 100.0),  # the best at any precision
+        row("inflight", "int8", 0, 60.0, "W3", itl_ms={"p50": 0.01}),
+    ]
+    behind = [row("inflight", "int8", 0, 200.0), row("tritonserver", "int8", 0, 170.0)]
+    rows = [{"mode": "race", **one} for one in race] + [{"mode": "server", **one} for one in behind]
+    lines = {line[:44].strip(): line[44:].split() for line in targets_table(rows, tmp_path, gb_per_s=10.0).splitlines()}
+    assert lines["W1 int8, tokens/s over openvino fp32"] == ["2.30", "2.20,", "missed", "by", "4%"]
+    assert lines["server int8, a message a token, share of W1"] == ["0.80", "0.85,", "met"]
+    assert lines["W3 int8, share of the bandwidth"] == ["0.80", "0.40,", "missed", "by", "50%"]
+    assert lines["W2 fp32, tokens/s over the best peer"] == ["1.50", "not", "measured"]
+
+
 def test_workload_of_a_seed_is_the_same_and_the_second_is_the_first_behind_a_prefix() -> None:
     from llm_bench.workload import draw_workload
 
