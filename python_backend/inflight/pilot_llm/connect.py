@@ -27,7 +27,7 @@ def connect_runner(
         ConfigError: as `load_runner` says.
     """
     max_model_len = longest_sequence(config, model.max_positions, model.limited_by)
-    is_cpu = device.type == "cpu"
+    is_cpu = not has_own_memory(device)
     kernel: FlatKernel | None = None
     if not is_cpu:
         kernel = choose_flat_kernel(
@@ -74,6 +74,10 @@ def connect_runner(
     if isinstance(runner, DeviceRunner):
         warm_up(runner, config, can_be_recorded=model.can_be_recorded, step_bytes=step_bytes)
     return runner
+
+
+def has_own_memory(device: torch.device) -> bool:
+    return device.type != "cpu"
 
 
 def _shape(config: EngineConfig, model: LoadedModel, num_blocks: int) -> CacheShape:
