@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import SpecError, TensorRtError, TraceError, VariantError
+from pilot_export.manifest import manifest_name
 from pilot_export.onnx_files import is_split, remove
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.recipes import BASE, GPU, TENSORRT, Made, Recipe, Source, file_name
@@ -73,6 +74,7 @@ def make_variants(
     made: dict[str, Variant] = {}
     for recipe in chosen:
         path = build_dir / file_name(recipe.precision)
+        (build_dir / manifest_name(recipe.precision)).unlink(missing_ok=True)  # of an earlier export
         if recipe.make is None:
             made[recipe.precision] = Variant(recipe, path)
             continue

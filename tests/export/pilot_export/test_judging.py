@@ -1,5 +1,6 @@
 """What a row records, and that its commands make it again."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from pilot_export import export_model, load_spec
 from pilot_export.manifest import batches_sha256
+from pilot_export.recipes import GPU, RECIPES, Made, Recipe, Source
 from pilot_export.report import ExportReport
 from pilot_testing.onnx_models import graph
 from pilot_testing.specs import rows
@@ -68,6 +70,20 @@ def test_a_manifest_names_the_nodes_in_fp32_and_the_data_that_found_them(export:
     assert fp16.manifest is not None
     assert fp16.manifest.kept_in_fp32 == ["square", "narrow"]
     assert fp16.manifest.calibration_sha256 == batches_sha256([{"x": rows(200, seed=5)}])
+
+
+def test_a_manifest_in_the_build_folder_is_of_the_last_export(
+    export: Callable[..., ExportReport], tmp_path: Path
+) -> None:
+    def fail(_source: Source, _path: Path) -> Made:
+        raise RuntimeError("no such kernel")
+
+    build = tmp_path / "build" / "export" / "large"
+    export(precisions=["fp16"])
+    assert json.loads((build / "model.fp16.json").read_text())["precision"] == "fp16"
+    broken = Recipe("fp16", GPU, "a converter that fails", fail)
+    export(precisions=["fp16"], recipes={"fp32": RECIPES["fp32"], "fp16": broken})
+    assert sorted(path.name for path in build.glob("model.*")) == ["model.fp32.json", "model.fp32.onnx"]
 
 
 def test_an_onnx_file_asked_for_as_pytorch_is_exported_and_says_why_not(export: Callable[..., ExportReport]) -> None:
