@@ -92,11 +92,14 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
     So it only says which step comes first.
     """
     while len(progress.made) < progress.task.max_measurements - RESERVE:
+        space = progress.task.space
         near = [knobs for knobs in progress.finalists if surrogate.knows(knobs)]
-        steps = [step for knobs in near for step in progress.task.space.neighbours(knobs)]
-        untried = [step for step in dict.fromkeys(steps) if surrogate.knows(step) and step not in progress.tried]
+        steps = dict.fromkeys(step for knobs in near for step in space.neighbours(knobs))
+        untried = [step for step in steps if step not in progress.tried and (surrogate.knows(step) or space.has(step))]
         if not untried:
             return
+        # Of an ensemble not all configurations are listed.
+        surrogate.add(untried)
         prediction = _predict(surrogate, untried, progress)
         place = int(np.argmax(prediction.mean + prediction.sigma))
         yield from _try(untried[place], math.exp(prediction.mean[place]), progress)

@@ -1,13 +1,19 @@
 """The levels that each knob may take, and the neighbours of a configuration."""
 
 import math
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import UNTUNED, Knobs
 
+# An ensemble may have millions of configurations; so many are listed, and turned into features for each trial.
+MOST_LISTED = 3000
+# Of the sample that is listed then.
+SEED = 0
 # (instances, intra-op threads): one dimension, because what one does depends on the other.
 Layout = tuple[int | None, int | None]
 
@@ -50,14 +56,28 @@ class Space:
         return tuple(product(self.instances or (None,), self.intra_op_threads or (None,)))
 
     def configurations(self) -> list[Knobs]:
-        """All configurations, each once: a queue delay and a preferred batch mean nothing without batches."""
-        return list(dict.fromkeys(self._of_members() if self.members else self._combinations()))
+        """All configurations, each once: a queue delay and a preferred batch mean nothing without batches.
 
-    def _of_members(self) -> Iterator[Knobs]:
-        names = [name for name, _ in self.members]
-        for combination in product(*(space.configurations() for _, space in self.members)):
-            pairs = zip(names, combination, strict=True)
-            yield Knobs(members=tuple((name, knobs) for name, knobs in pairs if not knobs.is_untuned))
+        Of an ensemble with more than MOST_LISTED all are there that move a single member, and a sample (always the same
+        one) of those that move two, and of those that move all.
+        """
+        if not self.members:
+            return list(dict.fromkeys(self._combinations()))
+        of_members = [(name, space.configurations()) for name, space in self.members]
+        if math.prod(len(configurations) for _, configurations in of_members) <= MOST_LISTED:
+            names = [name for name, _ in of_members]
+            combinations = product(*(configurations for _, configurations in of_members))
+            return list(dict.fromkeys(_ensemble(zip(names, combination, strict=True)) for combination in combinations))
+        return _sampled(of_members)
+
+    def has(self, knobs: Knobs) -> bool:
+        """Whether it is a configuration of the space, listed or not."""
+        if not self.members:
+            return knobs in _all_of(self)
+        own = dict(knobs.members)
+        return set(own) <= {name for name, _ in self.members} and all(
+            name not in own or space.has(own[name]) for name, space in self.members
+        )
 
     def _combinations(self) -> Iterator[Knobs]:
         for precision, (instances, threads), max_batch, delay, preferred, seqs, tokens, block in product(
@@ -113,6 +133,30 @@ class Space:
         tokens = _next_to(self.max_num_batched_tokens, knobs.max_num_batched_tokens)
         yield from (replace(knobs, max_num_batched_tokens=n) for n in tokens)
         yield from (replace(knobs, block_size=size) for size in _next_to(self.block_sizes, knobs.block_size))
+
+
+@lru_cache(maxsize=64)
+def _all_of(space: Space) -> frozenset[Knobs]:
+    return frozenset(space.configurations())
+
+
+def _ensemble(members: Iterable[tuple[str, Knobs]]) -> Knobs:
+    """A member that stays as it is installed is left out."""
+    return Knobs(members=tuple((name, knobs) for name, knobs in members if not knobs.is_untuned))
+
+
+def _sampled(of_members: list[tuple[str, list[Knobs]]]) -> list[Knobs]:
+    rng = random.Random(SEED)
+    single = [_ensemble([(name, knobs)]) for name, configurations in of_members for knobs in configurations]
+    listed = dict.fromkeys([*single[:MOST_LISTED], *_drawn(of_members, 2, rng, MOST_LISTED // 2)])
+    return list(dict.fromkeys([*listed, *_drawn(of_members, len(of_members), rng, MOST_LISTED - len(listed))]))
+
+
+def _drawn(of_members: list[tuple[str, list[Knobs]]], num_moved: int, rng: random.Random, count: int) -> list[Knobs]:
+    """Configurations that move so many members; one may be drawn twice."""
+    places = range(len(of_members))
+    moved = (sorted(rng.sample(places, min(num_moved, len(of_members)))) for _ in range(count))
+    return [_ensemble([(of_members[i][0], rng.choice(of_members[i][1])) for i in some]) for some in moved]
 
 
 def _next_to(levels: tuple[int, ...], level: int | None) -> list[int]:

@@ -13,7 +13,6 @@ measurements outweigh it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -50,23 +49,38 @@ class Prediction:
 
 
 class Surrogate:
-    """Predicts over the configurations of one space."""
+    """Predicts over the configurations of one space, and over others that are added with the same levels."""
 
     def __init__(self, configurations: Sequence[Knobs], cpus: int) -> None:
-        self._index = {knobs: place for place, knobs in enumerate(configurations)}
-        self._expected = np.array([expectation(knobs, cpus) for knobs in configurations])
-        # Log2 of the load that fills the batches; nothing waits for that without a queue delay.
-        self._log_fill = np.array([math.log2(full_load(k)) if k.queue_delay_us else 0.0 for k in configurations])
+        self._cpus = cpus
         all_features = [features(knobs) for knobs in configurations]
-        # Of each knob that varies: the place of each configuration's level, and how alike two levels are.
-        self._knobs: list[tuple[Array, Array]] = []
+        # Of each knob that varies: the places of its levels, and how alike two of them are.
+        self._levels: dict[str, dict[Any, int]] = {}
+        self._alike: dict[str, Array] = {}
         for name in sorted({name for feature in all_features for name in feature}):
-            values = [feature.get(name) for feature in all_features]
-            levels = sorted(set(values), key=lambda level: (level is not None, level))
+            values = {feature.get(name) for feature in all_features}
+            levels = sorted(values, key=lambda level: (level is not None, level))
             if len(levels) > 1:
-                places = {level: place for place, level in enumerate(levels)}
-                is_named = any(isinstance(level, str) for level in levels)
-                self._knobs.append((np.array([places[value] for value in values]), _alike(len(levels), is_named)))
+                self._levels[name] = {level: place for place, level in enumerate(levels)}
+                self._alike[name] = _alike(len(levels), any(isinstance(level, str) for level in levels))
+        self._index: dict[Knobs, int] = {}
+        self._expected, self._log_fill = np.empty(0), np.empty(0)
+        # Of each knob that varies: the place of each configuration's level.
+        self._places = {name: np.empty(0, dtype=int) for name in self._levels}
+        self.add(configurations)
+
+    def add(self, configurations: Sequence[Knobs]) -> None:
+        """Know these, too."""
+        new = [knobs for knobs in dict.fromkeys(configurations) if knobs not in self._index]
+        self._index |= {knobs: len(self._index) + place for place, knobs in enumerate(new)}
+        self._expected = np.append(self._expected, [expectation(knobs, self._cpus) for knobs in new])
+        # Log2 of the load that fills the batches; nothing waits for that without a queue delay.
+        log_fill = [math.log2(full_load(knobs)) if knobs.queue_delay_us else 0.0 for knobs in new]
+        self._log_fill = np.append(self._log_fill, log_fill)
+        new_features = [features(knobs) for knobs in new]
+        for name, levels in self._levels.items():
+            places = [levels[feature.get(name)] for feature in new_features]
+            self._places[name] = np.append(self._places[name], np.array(places, dtype=int))
 
     def knows(self, knobs: Knobs) -> bool:
         return knobs in self._index
@@ -104,12 +118,15 @@ class Surrogate:
         return inverse, level, weighted, max(scale2, LEAST_SCALE**2)
 
     def _covariance(self, a: Array, b: Array) -> Array:
-        alike = [matrix[np.ix_(places[a], places[b])] for places, matrix in self._knobs]
+        alike = [self._alike[name][np.ix_(places[a], places[b])] for name, places in self._places.items()]
         if not alike:
             return np.ones((len(a), len(b)))
-        everything = np.prod(alike, axis=0)
-        pairs = np.mean([x * y for x, y in combinations(alike, 2)], axis=0) if len(alike) > 1 else everything
-        return np.asarray(ALONE * np.mean(alike, axis=0) + PAIRS * pairs + ALL * everything)
+        everything, total = np.prod(alike, axis=0), np.sum(alike, axis=0)
+        pairs = everything
+        if len(alike) > 1:
+            # The mean product of two different ones, without a matrix for each pair.
+            pairs = (total * total - sum(one * one for one in alike)) / (len(alike) * (len(alike) - 1))
+        return np.asarray(ALONE * total / len(alike) + PAIRS * pairs + ALL * everything)
 
 
 def expectation(knobs: Knobs, cpus: int) -> float:

@@ -191,6 +191,31 @@ def test_equal_throughput_at_the_load_of_the_best_is_not_the_end_where_only_the_
     assert winner.figures.throughput_per_s == 640.0
 
 
+def test_a_neighbour_that_is_not_listed_is_tried_too() -> None:
+    """An ensemble with 330 thousand configurations: what each member gives multiplies, and two instances are best."""
+    names = ("a", "b", "c")
+    member = Space(("fp32", "int8"), (1, 2, 4), (), (1, 4, 8, 16, 32), (0, 1000))
+
+    def per_s(knobs: Knobs) -> float:
+        own = dict(knobs.members)
+        rate = 200.0
+        for name in names:
+            part = own.get(name, UNTUNED)
+            rate *= {None: 1.0, 1: 1.0, 2: 1.3, 4: 1.1}[part.instances] * (1.2 if part.precision == "int8" else 1.0)
+            rate *= 1.0 if part.max_batch == 8 else 0.9
+        return rate
+
+    slo = parse_slo(["p95:100"])
+    space = Space(members=tuple((name, member) for name in names))
+    listed = set(space.configurations())
+    made = searched(curve(per_s), slo, space, most=60)
+    assert {m.trial.knobs for m in made} - listed - {UNTUNED}
+    winner = best_kept(made, slo)
+    assert winner is not None
+    assert winner.figures is not None
+    assert winner.figures.throughput_per_s > 0.8 * 200 * (1.3 * 1.2) ** 3
+
+
 def test_the_exhaustive_search_leaves_no_configuration_out() -> None:
     space = Space(("fp32", "int8"), (1, 2), (), (1, 8))
     history = searched(

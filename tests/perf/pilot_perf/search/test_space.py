@@ -2,7 +2,7 @@ import pytest
 
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import Knobs
-from pilot_perf.search.space import Space
+from pilot_perf.search.space import MOST_LISTED, Space
 
 SPACE = Space(("fp32", "int8"), (1, 2), (1, 2), (1, 4, 8), (0, 1000))
 
@@ -40,6 +40,27 @@ def test_the_neighbours_of_an_ensembles_configuration_change_one_member() -> Non
     changed = [dict(near.members) for near in space.neighbours(here)]
     assert [(own["quick"].instances, own["slow"].instances) for own in changed] == [(2, 2), (1, 4), (1, 1)]
     assert set(space.neighbours(here)) <= set(space.configurations())
+
+
+def test_of_an_ensemble_with_millions_of_configurations_a_part_is_listed() -> None:
+    """5 members with 108 configurations each: 15 thousand million."""
+    member = Space(("fp32", "int8"), (1, 2, 4), (1, 2, 4), (1, 8, 32), (0, 1000))
+    space = Space(members=tuple((f"member{n}", member) for n in range(5)))
+    configurations = space.configurations()
+    assert configurations == space.configurations()
+    assert len(configurations) == len(set(configurations)) <= MOST_LISTED
+    assert all(map(space.has, configurations))
+    num_moved = [len(knobs.members) for knobs in configurations]
+    assert num_moved.count(1) == 5 * len(member.configurations())
+    assert num_moved.count(2) > 500
+    assert num_moved.count(5) > 500
+
+
+def test_a_configuration_of_an_ensemble_belongs_to_the_space_though_it_is_not_listed() -> None:
+    space = Space(members=(("quick", Space(instances=(1, 2))), ("slow", Space(instances=(1, 2, 4)))))
+    assert space.has(Knobs(members=(("quick", Knobs(instances=2)),)))
+    assert not space.has(Knobs(members=(("quick", Knobs(instances=4)),)))
+    assert not space.has(Knobs(members=(("other", Knobs(instances=1)),)))
 
 
 def test_an_empty_space_is_the_installed_configuration_alone() -> None:
