@@ -1,24 +1,24 @@
 """Every configuration of the space, each by the search of its load: what a guided search is compared with.
 
-With `certificate` a configuration that cannot beat the best so far ends after one measurement (see quick.py); without
-it the search is exhaustive, and honest about what that takes.
+A configuration that cannot beat the best so far ends after one measurement (the certificate, see quick.py), but none is
+left out, and what may win has its load found finely.
 """
 
 from pilot_perf.knobs import UNTUNED
-from pilot_perf.measures import Measurement
-from pilot_perf.search.load import climb
+from pilot_perf.search.load import FINE, climb
+from pilot_perf.search.progress import Progress, noted
+from pilot_perf.search.quick import probe_and_climb
 from pilot_perf.search.task import Search, SearchTask
 
 
 def grid(task: SearchTask) -> Search:
     """The untuned configuration first. Returns the measurement of the winner."""
-    best: Measurement | None = None
-    best_per_s = 0.0
-    for knobs in dict.fromkeys((UNTUNED, *task.space.configurations())):
-        if knobs == task.same_as_untuned:
-            continue
-        result = yield from climb(knobs, task.slo, task.space.max_concurrency)
-        figures = result.best.figures if result.best else None
-        if figures is not None and figures.throughput_per_s > best_per_s:
-            best, best_per_s = result.best, figures.throughput_per_s
-    return best
+    progress = Progress(task)
+    if task.same_as_untuned is not None:
+        progress.tried.add(task.same_as_untuned)
+    untuned = climb(UNTUNED, task.slo, task.space.max_concurrency)
+    progress.offer((yield from noted(untuned, progress)))
+    for knobs in task.space.configurations():
+        if knobs not in progress.tried:
+            yield from probe_and_climb(knobs, None, progress, FINE)
+    return progress.best

@@ -77,7 +77,7 @@ def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
         choice = choose(untried, progress) if untried else None
         if choice is None:
             break
-        yield from _try(*choice, progress)
+        yield from probe_and_climb(*choice, progress)
     yield from _descend(progress, surrogate)
     yield from _refine(progress)
     if progress.best is not None:
@@ -102,7 +102,7 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
         surrogate.add(untried)
         prediction = _predict(surrogate, untried, progress)
         place = int(np.argmax(prediction.mean + prediction.sigma))
-        yield from _try(untried[place], math.exp(prediction.mean[place]), progress)
+        yield from probe_and_climb(untried[place], math.exp(prediction.mean[place]), progress)
 
 
 def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress) -> Prediction:
@@ -124,7 +124,9 @@ def _by_surrogate(surrogate: Surrogate) -> Choose:
     return choose
 
 
-def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Generator[Trial, Measurement, None]:
+def probe_and_climb(
+    knobs: Knobs, expected_per_s: float | None, progress: Progress, tolerance: float = COARSE
+) -> Generator[Trial, Measurement, None]:
     """Probe one configuration at the certificate's load, and find its best load only if it can win."""
     task, to_beat = progress.task, progress.throughput * (1 + MIN_GAIN)
     progress.tried.add(knobs)
@@ -149,7 +151,7 @@ def _try(knobs: Knobs, expected_per_s: float | None, progress: Progress) -> Gene
         task.slo,
         task.space.max_concurrency,
         start=probe.trial.concurrency,
-        tolerance=COARSE,
+        tolerance=tolerance,
         to_beat=progress.throughput,
         known=progress.of(knobs),
     )

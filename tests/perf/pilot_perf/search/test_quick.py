@@ -216,7 +216,20 @@ def test_a_neighbour_that_is_not_listed_is_tried_too() -> None:
     assert winner.figures.throughput_per_s > 0.8 * 200 * (1.3 * 1.2) ** 3
 
 
-def test_the_exhaustive_search_leaves_no_configuration_out() -> None:
+def test_the_grid_takes_hardly_more_than_one_measurement_for_what_cannot_win() -> None:
+    model = replace(random_model(random.Random(7)), window_noise=0.0)
+    slo = parse_slo(["p95:50"])
+    history = searched(simulated(model), slo, strategy=grid, most=10**6)
+    assert len(history) < 2 * len(SPACE.configurations())
+    found, guided = best_kept(history, slo, GUARD), best_kept(searched(simulated(model), slo), slo, GUARD)
+    assert found is not None
+    assert guided is not None
+    assert found.figures is not None
+    assert guided.figures is not None
+    assert found.figures.throughput_per_s > 0.95 * guided.figures.throughput_per_s
+
+
+def test_the_grid_leaves_no_configuration_out() -> None:
     space = Space(("fp32", "int8"), (1, 2), (), (1, 8))
     history = searched(
         simulated(random_model(random.Random(6))), parse_slo(["p95:50"]), space, strategy=grid, most=10**6
