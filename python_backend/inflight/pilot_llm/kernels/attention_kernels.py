@@ -198,7 +198,7 @@ def _multiply_block(vectors, row, row_stride, block, following, element, head_di
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _readable(vectors, block, following, element, head_dim, unpacked):
-    """The addresses and type to read a block, and the next one, by: unpacked to float32 first, if more than one tile reads it."""
+    """Addresses of a block and the next, and the type to read them by: float32, if more than one tile reads it."""
     if element == FLOAT32 or vectors <= FMA_ROWS:
         return block, following, element
     if element == FLOAT16:
