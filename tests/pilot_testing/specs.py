@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
+from onnx import helper, numpy_helper
 
+from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import ExportSpec, Task, Thresholds
+from pilot_testing.onnx_models import graph
 
 NUM_ROWS = 300
 
@@ -53,3 +58,12 @@ def doubler_spec(module: Callable[[], torch.nn.Module] = Doubler, **changes: Any
         max_batch_size=16,
     )
     return replace(spec, **changes)
+
+
+def graph_spec(folder: Path, factor: float = 2.0, **changes: Any) -> ExportSpec:
+    """The doubler's spec over an ONNX file, which needs no trace: y = x times a weight of 4 x 4."""
+    weight = numpy_helper.from_array(factor * np.eye(4, dtype=np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    path = folder / f"times-{factor}.onnx"
+    onnx.save(graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])], [weight]), path)
+    return replace(doubler_spec(task=None, **changes), load_module=lambda: OnnxOriginal(path))

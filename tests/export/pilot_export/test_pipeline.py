@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from pilot_export import ExportSpec, export_model, load_spec, onnx_files
 from pilot_export.errors import ExportError, InstallError, SpecError, VerifyError
 from pilot_export.install import install_files
 from pilot_export.manifest import read_all
-from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.recipes import ONNXRUNTIME_CPU, RECIPES, Made, Recipe, Source
 from pilot_export.report import ExportReport
 from pilot_export.verify import onnx_runner
 from pilot_export.versions import Change, roll_back
 from pilot_server.running import RunningServer
-from pilot_testing.onnx_models import graph
-from pilot_testing.specs import Doubler, doubler_spec
+from pilot_testing.specs import Doubler, doubler_spec, graph_spec
 
 EXAMPLE = Path(__file__).parents[3] / "export" / "examples" / "spirals.py"
 
@@ -73,15 +70,6 @@ BAD_RECIPES = {
 def export(spec: ExportSpec, tmp_path: Path, **kwargs: Any) -> ExportReport:
     """Into tmp_path / "a repository", with windows too short to measure anything."""
     return export_model(spec, tmp_path / "a repository", build_dir=tmp_path / "build", window_s=0.01, **kwargs)
-
-
-def graph_spec(folder: Path, factor: float = 2.0, **changes: Any) -> ExportSpec:
-    """The doubler's spec over an ONNX file, which needs no trace: y = x times a weight of 4 x 4."""
-    weight = onnx.numpy_helper.from_array(factor * np.eye(4, dtype=np.float32), "w")
-    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
-    path = folder / f"times-{factor}.onnx"
-    onnx.save(graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])], [weight]), path)
-    return replace(doubler_spec(task=None, **changes), load_module=lambda: OnnxOriginal(path))
 
 
 def test_bad_variants_are_rows_with_reasons_and_are_not_installed(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from onnx import helper, save
 
 from pilot_export.samples import crepe, efficientnet, minilm
 from pilot_export.steps import Steps
 from pilot_export.trace import trace_to_onnx
-from pilot_export.verify import run_reference, torch_runner
+from pilot_export.verify import onnx_runner, run_reference, torch_runner
+from pilot_testing.onnx_models import graph
 from pilot_testing.specs import doubler_spec, rows
 
 
@@ -74,16 +76,12 @@ def test_every_row_has_size_and_quality_and_those_for_a_gpu_no_speed(chain: Modu
 
 
 def test_a_variant_that_cannot_be_made_is_a_row_with_its_reason(chain: ModuleType, tmp_path: Path) -> None:
-    class NoMatrix(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(x)
-
-    spec = doubler_spec(NoMatrix, task=None)
-    steps = Steps(tmp_path, lambda _: None)
-    with steps.run("trace", "Tracing"):
-        trace_to_onnx(spec, NoMatrix(), tmp_path / "model.fp32.onnx")
-    reference = run_reference(spec, torch_runner(spec, NoMatrix()))
-    (row,), calls = chain.variant_rows(spec, reference, ("int4",), tmp_path, steps)
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = graph([node], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])])
+    save(model, str(tmp_path / "model.fp32.onnx"))
+    spec = doubler_spec(task=None)
+    reference = run_reference(spec, onnx_runner(tmp_path / "model.fp32.onnx"))
+    (row,), calls = chain.variant_rows(spec, reference, ("int4",), tmp_path, Steps(tmp_path, lambda _: None))
     assert (row.size_bytes, row.quality, calls) == (None, None, {})
     assert "    refused: variant: int4 cannot be made" in chain.table([row])
 

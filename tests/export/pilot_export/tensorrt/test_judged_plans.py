@@ -12,12 +12,12 @@ import pytest
 from pilot_export import export_model
 from pilot_export.errors import TensorRtError
 from pilot_export.report import ExportReport
-from pilot_export.spec import Batch, ExportSpec
+from pilot_export.spec import Batch, Thresholds
 from pilot_export.tensorrt import prove as proving
 from pilot_export.tensorrt.build import Plan
 from pilot_export.tensorrt.library import Library
 from pilot_export.verify import onnx_runner
-from pilot_testing.specs import doubler_spec
+from pilot_testing.specs import graph_spec
 
 Change = Callable[[str, Batch], Batch]
 
@@ -43,7 +43,7 @@ class _Plan:
 
 @pytest.fixture
 def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ExportReport]:
-    """The fp16 variant of the doubler, on a machine that has a GPU."""
+    """fp16 of a graph that doubles, on a machine that has a GPU."""
     module = ModuleType("tensorrt")
     module.__version__ = "10.9"  # type: ignore[attr-defined]
     library = Library(module, "NVIDIA H200")
@@ -56,10 +56,10 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Exp
     monkeypatch.setattr(proving, "has_cuda_torch", lambda: True)
     monkeypatch.setattr(proving, "PlanRunner", _Plan)
 
-    def run(change: Change, spec: ExportSpec | None = None) -> ExportReport:
+    def run(change: Change, **changes: Any) -> ExportReport:
         monkeypatch.setattr(_Plan, "change", staticmethod(change), raising=False)
         return export_model(
-            spec or doubler_spec(),
+            graph_spec(tmp_path, **changes),
             tmp_path / "repository",
             build_dir=tmp_path / "build",
             precisions=["fp16"],
@@ -97,7 +97,7 @@ def test_a_plan_that_is_slower_than_one_of_fp32_fails_its_gate(export: Callable[
         time.sleep(0.005 if "fp16" in file else 0.0)
         return outputs
 
-    variant = export(slow, doubler_spec(thresholds=type(doubler_spec().thresholds)(min_mean_cosine=0.98))).variants[1]
+    variant = export(slow, thresholds=Thresholds(min_mean_cosine=0.98)).variants[1]
     assert variant.status == "failed gate"
     assert [reason.split(":")[0] for reason in variant.reasons] == ["not faster on this machine"]
 
