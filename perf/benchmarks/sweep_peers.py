@@ -1,44 +1,47 @@
 """Our sweep beside NVIDIA's Model Analyzer, on one real ONNX model, over the same space, on the same server.
 
     python perf/benchmarks/sweep_peers.py                       # Model Analyzer's quick search, at most 5 minutes
-    python perf/benchmarks/sweep_peers.py --modes brute quick   # brute takes about 20 minutes
+    python perf/benchmarks/sweep_peers.py --modes brute quick   # brute takes about 20 minutes, and at most 30
 
 The model is the text angle classifier of the package rapidocr-onnxruntime (585 KB). The space: 1 or 2 instances,
 batches of up to 8, up to 32 in flight; p95 within the budget. Model Analyzer runs in an environment of its own, made on
 the first run, and launches our pinned tritonserver itself ("local" mode). Both tools' launches of perf_analyzer go
 through a small program that counts them and keeps their results, so what Model Analyzer had found is known even where
 it has to be ended. Then both picks are loaded and measured in turn: the ratio of their throughputs, and how often each
-broke the budget.
+broke the budget. Last stands what is asked of our sweep, and whether it is met.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import onnx
 import psutil
+from sweep_bench.criteria import Comparison, Found, criteria, describe, describe_comparison, described
 from sweep_bench.launches import best_of, num_launches, recorded_analyzer
 
+from pilot_base.cpus import usable_cpus
 from pilot_base.packages import PinnedPackage, cache_dir, fetch
 from pilot_cli.own_server import serve_model
 from pilot_cli.sweep_outcome import outcome_table
 from pilot_client import repository
+from pilot_export.manifest import cpu_model
 from pilot_perf.bench import Bench
 from pilot_perf.default_space import Levels
 from pilot_perf.loading import Loader
-from pilot_perf.measures import Measurement, Trial
-from pilot_perf.ratio import paired_ratio
+from pilot_perf.measures import Measurement
 from pilot_perf.requests import RequestOptions, requests_for
 from pilot_perf.session import run
-from pilot_perf.side import Side
+from pilot_perf.side import Side, ratio_of
 from pilot_perf.slo import Slo, parse_slo
 from pilot_perf.sweep_request import Request
 from pilot_perf.target import target_for
@@ -52,6 +55,8 @@ PACKAGE = PinnedPackage(
 )
 ONNX_FILE = "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx"
 MODEL_ANALYZER = "triton-model-analyzer==1.58.0"
+# Of Model Analyzer's modes: seconds after which it is ended.
+LIMITS_S = {"quick": 300.0, "brute": 1800.0}
 INSTANCES, BATCHES, MAX_CONCURRENCY = (1, 2), (1, 2, 4, 8), 32
 CONFIG = """name: "angle"
 backend: "onnxruntime"
@@ -64,24 +69,14 @@ parameters {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }}
 """
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one tool came to. `pick` None: nothing within the budget."""
-
-    tool: str
-    took_s: float
-    num_launches: int
-    has_ended: bool
-    pick: Trial | None
-    claimed_per_s: float | None = None
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", nargs="*", choices=("quick", "brute"), default=["quick"])
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which Model Analyzer is ended")
+    limits = ", ".join(f"{mode} {limit_s:.0f}" for mode, limit_s in LIMITS_S.items())
+    parser.add_argument("--limit", type=float, help=f"seconds after which Model Analyzer is ended; without: {limits}")
     parser.add_argument("--slo", default="p95:40ms")
     parser.add_argument("--runs", type=int, default=20, help="re-runs of each pick")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write conditions and results to this file")
     options = parser.parse_args()
     slo = parse_slo([options.slo])
     with tempfile.TemporaryDirectory(prefix="tritonpilot-sweep-peers-") as folder:
@@ -90,11 +85,20 @@ def main() -> int:
         with serve_model(models, "angle", say) as server:
             found = [our_sweep(server, models, slo, work)]
             for mode in options.modes:
-                found.append(analyzer_sweep(server, models, slo, mode, options.limit, work / mode))
+                limit_s = options.limit if options.limit is not None else LIMITS_S[mode]
+                found.append(analyzer_sweep(server, models, slo, mode, limit_s, work / mode))
             for one in found:
                 print(describe(one))
-            for peer in found[1:]:
-                print(compare(server, slo, found[0], peer, options.runs))
+            compared = [compare(server, slo, found[0], peer, options.runs) for peer in found[1:]]
+    for peer, comparison in zip(found[1:], compared, strict=True):
+        print(describe_comparison(peer, comparison))
+        print("\n".join(criteria(found[0], peer, comparison)))
+    if options.json:
+        conditions = {"cpu": cpu_model(), "cpus": usable_cpus(), "system": platform.platform(), "slo": str(slo)}
+        results = [described(one) for one in found]
+        comparisons = [None if one is None else asdict(one) for one in compared]
+        content = {"conditions": conditions, "found": results, "compared": comparisons}
+        options.json.write_text(json.dumps(content, indent=1))
     return 0
 
 
@@ -198,10 +202,10 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs: int) -> str:
-    """Both picks in turn on the same server, `num_runs` times."""
+def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs: int) -> Comparison | None:
+    """Both picks in turn on the same server, `num_runs` times; None where one found nothing."""
     if ours.pick is None or peer.pick is None:
-        return f"{peer.tool}: nothing to compare"
+        return None
     installed = repository.model_config(server.grpc_url, "angle")
     target = target_for(server.grpc_url, installed, requests_for(installed, RequestOptions(), Path("."), None), slo)
     bench = Bench(Loader(perf_analyzer(), target, installed, slo, server.pid), installed)
@@ -211,27 +215,9 @@ def compare(server: RunningServer, slo: Slo, ours: Found, peer: Found, num_runs:
         rounds["ours"].append(bench.measure(ours.pick, plan))
         rounds["peer"].append(bench.measure(peer.pick, plan))
     bench.restore()
-    pairs = [
-        (a.figures.throughput_per_s, b.figures.throughput_per_s)
-        for a, b in zip(rounds["ours"], rounds["peer"], strict=True)
-        if a.figures and b.figures
-    ]
     sides = Side(ours.pick, tuple(rounds["ours"])), Side(peer.pick, tuple(rounds["peer"]))
     broken = [len(side.rounds) - side.num_kept(slo) for side in sides]
-    ratio = paired_ratio([above for above, _ in pairs], [below for _, below in pairs])
-    return (
-        f"measured again in turn: ours / {peer.tool} {ratio}; budget broken in {broken[0]} of {num_runs} runs of ours, "
-        f"{broken[1]} of {num_runs} of theirs"
-    )
-
-
-def describe(found: Found) -> str:
-    pick = (
-        "nothing within the budget" if found.pick is None else f"{found.pick.knobs}; {found.pick.concurrency} in flight"
-    )
-    end = "" if found.has_ended else " (did not end by itself)"
-    rate = "" if found.claimed_per_s is None else f", says {found.claimed_per_s:.0f}/s"
-    return f"{found.tool}: {found.took_s:.0f} s{end}, {found.num_launches} launches of perf_analyzer; {pick}{rate}"
+    return Comparison(ratio_of(sides[1], sides[0]), num_runs, broken[0], broken[1])
 
 
 def server_program(server: RunningServer, work: Path) -> Path:

@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 
 from pilot_perf.knobs import Knobs
+from pilot_perf.measures import Trial
+from pilot_perf.ratio import Ratio
 from pilot_perf.slo import parse_slo
 
 SLO = parse_slo(["p95:40ms"])
@@ -66,3 +68,17 @@ def test_a_launch_is_kept_with_its_exit_code_and_without_a_server_to_ask(launche
     (kept,) = tmp_path.glob("*.json")
     content = json.loads(kept.read_text())
     assert (content["code"], content["config"]) == (1, None)
+
+
+def test_what_is_asked_of_the_sweep_is_said_to_be_met_or_not(launches: ModuleType) -> None:
+    criteria = importlib.import_module("sweep_bench.criteria")
+    pick = Trial(Knobs(instances=2), 16)
+    ours = criteria.Found("tritonpilot", 150.0, 40, True, pick)
+    brute = criteria.Found("Model Analyzer brute", 1000.0, 110, True, pick)
+    equal = criteria.Comparison(Ratio(1.0, 0.97, 1.03, 20), 20, 1, 3)
+    assert [line[:3] for line in criteria.criteria(ours, brute, equal)] == ["met"] * 3
+    ended = criteria.Found("Model Analyzer quick", 300.0, 20, False, pick)
+    worse = criteria.Comparison(Ratio(0.9, 0.8, 1.0, 20), 20, 2, 3)
+    lines = criteria.criteria(ours, ended, worse)
+    assert all(line.startswith("NOT met") for line in lines)
+    assert lines[0].endswith("1/2.0 of the 300 s after which it was ended")
