@@ -1,11 +1,19 @@
 """The space that a sweep covers where the user names no levels, from what the model is and what the machine has."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from pilot_perf.config_override import ENGINE_BACKENDS, THREADED_BACKENDS, apply, backend_of, model_file
+from pilot_perf.config_override import (
+    ENGINE_BACKENDS,
+    ENGINE_KNOBS,
+    THREADED_BACKENDS,
+    apply,
+    backend_of,
+    model_file,
+)
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import Knobs
 from pilot_perf.search.space import Space
@@ -16,6 +24,10 @@ DEFAULT_MAX_CONCURRENCY = 128
 GPU_INSTANCES = (1, 2, 4)
 DEFAULT_NUM_SEQS = (4, 8, 16, 32, 64)
 DEFAULT_BATCHED_TOKENS = (128, 256, 512, 1024)
+# What an engine has where neither config.pbtxt nor its own file, in the model's version folder, says anything.
+ENGINE_FILE = "model.json"
+ENGINE_DEFAULTS = {"max_num_seqs": 64, "block_size": 16}
+CPU_STEP_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -101,9 +113,39 @@ def _engine_space(installed: ModelConfig, levels: Levels) -> Space:
     )
 
 
-def same_as_installed(installed: ModelConfig, space: Space) -> Knobs | None:
+def same_as_installed(installed: ModelConfig, space: Space, version_dir: Path | None = None) -> Knobs | None:
     """The configuration of `space` that changes nothing, if there is one."""
+    if backend_of(installed) in ENGINE_BACKENDS:
+        values = engine_values(installed, version_dir)
+        return next((knobs for knobs in space.configurations() if _changes_nothing(knobs, values)), None)
     return next((knobs for knobs in space.configurations() if apply(installed, knobs) == installed), None)
+
+
+def engine_values(installed: ModelConfig, version_dir: Path | None) -> dict[str, int]:
+    """What the engine's knobs are as installed: from config.pbtxt, else model.json, else the engine's defaults.
+
+    What cannot be known from here is left out: all of it without model.json, and the tokens of a step on a device that
+    the server chooses.
+    """
+    named = {name: parameter.string_value for name, parameter in installed.parameters.items() if name in ENGINE_KNOBS}
+    if version_dir is None or not (version_dir / ENGINE_FILE).is_file():
+        return {name: int(value) for name, value in named.items()}
+    written = json.loads((version_dir / ENGINE_FILE).read_text())
+    values = {
+        **ENGINE_DEFAULTS,
+        **{name: written[name] for name in ENGINE_KNOBS if written.get(name) is not None},
+        **named,
+    }
+    values = {name: int(value) for name, value in values.items()}
+    is_on_cpu = {group.kind for group in installed.instance_group} == {ModelInstanceGroup.KIND_CPU}
+    if is_on_cpu and "max_num_batched_tokens" not in values:
+        values["max_num_batched_tokens"] = max(values["max_num_seqs"], CPU_STEP_TOKENS)
+    return values
+
+
+def _changes_nothing(knobs: Knobs, values: dict[str, int]) -> bool:
+    asked = {name: getattr(knobs, name) for name in ENGINE_KNOBS if getattr(knobs, name) is not None}
+    return all(values.get(name) == value for name, value in asked.items())
 
 
 def _precisions(installed: ModelConfig, asked: tuple[str, ...] | None, version_dir: Path | None) -> tuple[str, ...]:

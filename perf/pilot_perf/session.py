@@ -106,7 +106,9 @@ def run(
             space,
             request.slo,
             usable_cpus(),
-            same_as_installed_members(members, space) if members else same_as_installed(installed, space),
+            same_as_installed_members(members, space)
+            if members
+            else same_as_installed(installed, space, request.version_dir_of(model)),
             _most_measurements(request),
             STRATEGIES[request.strategy],
             revive=lifeline.revive,

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from pilot_client.model_config import parse
-from pilot_perf.default_space import Levels, same_as_installed, space_for
+from pilot_llm.config import EngineConfig
+from pilot_perf.default_space import CPU_STEP_TOKENS, ENGINE_DEFAULTS, Levels, same_as_installed, space_for
 from pilot_perf.errors import KnobError
 from pilot_perf.knobs import Knobs
 from pilot_perf.search.space import Space
@@ -97,6 +98,28 @@ def test_the_configuration_that_changes_nothing_is_found() -> None:
     installed = parse('name: "m" max_batch_size: 8 instance_group { count: 2 } dynamic_batching { }')
     assert same_as_installed(installed, space) == Knobs(None, 2, None, 8, 0)
     assert same_as_installed(ONNX, space) is None
+
+
+def test_the_configuration_that_an_engine_has_already_is_found(tmp_path: Path) -> None:
+    """Its knobs stand in model.json, which config.pbtxt goes over, or nowhere."""
+    on_cpu = parse('name: "m" backend: "inflight" instance_group { kind: KIND_CPU }')
+    space = space_for(on_cpu, Levels(), 2, tmp_path)
+    assert same_as_installed(on_cpu, space, tmp_path) is None, "without its file nothing is known"
+    (tmp_path / "model.json").write_text('{"model": ".", "max_num_seqs": 16}')
+    assert same_as_installed(on_cpu, space, tmp_path) == Knobs(max_num_seqs=16, max_num_batched_tokens=128)
+    over = parse(
+        'name: "m" backend: "inflight" instance_group { kind: KIND_CPU } '
+        'parameters { key: "max_num_seqs" value { string_value: "32" } }'
+    )
+    assert same_as_installed(over, space, tmp_path) == Knobs(max_num_seqs=32, max_num_batched_tokens=128)
+    anywhere = parse('name: "m" backend: "inflight" instance_group { kind: KIND_AUTO }')
+    assert same_as_installed(anywhere, space, tmp_path) is None, "a GPU takes more tokens a step"
+
+
+def test_the_defaults_of_the_engine_are_the_engines_own(tmp_path: Path) -> None:
+    own = EngineConfig(tmp_path, tmp_path)
+    assert {name: getattr(own, name) for name in ENGINE_DEFAULTS} == ENGINE_DEFAULTS
+    assert EngineConfig(tmp_path, tmp_path, max_num_seqs=1).step_tokens(on_gpu=False) == CPU_STEP_TOKENS
 
 
 def test_a_model_of_several_instance_groups_is_swept_over_its_other_knobs() -> None:
