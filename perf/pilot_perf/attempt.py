@@ -1,6 +1,6 @@
 """One candidate of the proof, measured until it is settled.
 
-    candidate alone, once            does its load keep the budget in a long window?
+    candidate alone, once            does its load keep the budget in a long window? up to NUM_LOOKS near the limit
     untuned, candidate, ...          NUM_PAIRS pairs; more, up to MAX_PAIRS, until the interval of the ratio is narrow
     candidate alone, ...             where it is not yet sure that the budget is kept
 
@@ -63,7 +63,12 @@ def attempt(
     One that is to beat `beat_per_s` ends after its first look where it does not.
     """
     slo = known.slo
-    alone = [(yield again(candidate, "does it keep the budget in a long window?"))]
+    why = (
+        "it promised more than the confirmed one delivers"
+        if beat_per_s
+        else "does it keep the budget in a long window?"
+    )
+    alone = [(yield again(candidate, why))]
     if _was_disturbed(alone[0], known.searched(candidate), slo):
         alone.append((yield again(candidate, "worse than in the search: once more")))
     sides = Side(untuned, ()), Side(candidate, (), tuple(alone))

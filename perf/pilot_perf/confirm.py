@@ -3,7 +3,8 @@
 A search reports the luckiest of its short windows, so the chosen load is held to the budget again here, and with
 confidence (`Side.surely_keeps`) over all its rounds. Otherwise a lower load (or another configuration, if that promises
 more) takes its place. One that promises clearly more than whatever would follow is looked at longer, since windows
-near the limit differ; where the measurements run out, the last candidate is one with much room.
+near the limit differ. Where the measurements run out, the last candidate is one with much room; where that fails, too,
+those whose median round kept the budget are looked at longer.
 
 The one that surely keeps the budget may still deliver less than it promised. What promised clearly more than that is
 measured then, too, and the better of those that surely keep the budget wins.
@@ -21,7 +22,8 @@ from pilot_perf.replay import replayed
 from pilot_perf.side import Side, ratio_of
 from pilot_perf.slo import Slo
 
-# Search and confirmation together end here, but a confirmation may always take as many as that.
+# Search and confirmation together end here, but a confirmation may always take as many as that, and LAST more before it
+# ends with nothing.
 MAX_TOTAL, MIN_ROOM = 100, 24
 # What is kept for the last candidate.
 LAST = 13
@@ -36,7 +38,7 @@ Confirm = Generator[Trial, Measurement, "Verdict"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """`chosen` is the last candidate that was tried; `chosen_keeps` says whether it kept the budget with confidence."""
+    """`chosen` is the best candidate that kept the budget with confidence (`chosen_keeps`), else the last one tried."""
 
     untuned: Side
     chosen: Side
