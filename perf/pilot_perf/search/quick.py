@@ -89,7 +89,7 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
     """Try what is one step away from the best, and from those close behind it, until none of that is better.
 
     The model of the space judges a level by all configurations that have it; beside the best it may be another matter.
-    So it only says which step comes first.
+    So it only says which step comes first, and nothing of the load at which queue delays pay.
     """
     while len(progress.made) < progress.task.max_measurements - RESERVE:
         space = progress.task.space
@@ -100,19 +100,19 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
             return
         # Of an ensemble not all configurations are listed.
         surrogate.add(untried)
-        prediction = _predict(surrogate, untried, progress)
+        prediction = _predict(surrogate, untried, progress, None)
         place = int(np.argmax(prediction.mean + prediction.sigma))
         yield from probe_and_climb(untried[place], math.exp(prediction.mean[place]), progress)
 
 
-def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress) -> Prediction:
+def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress, load: int | None) -> Prediction:
     logs = {knobs: math.log(worth) for knobs, worth in progress.worth.items()}
-    return surrogate.predict(logs, of, _certificate_load(progress))
+    return surrogate.predict(logs, of, load)
 
 
 def _by_surrogate(surrogate: Surrogate) -> Choose:
     def choose(untried: list[Knobs], progress: Progress) -> Choice:
-        prediction = _predict(surrogate, untried, progress)
+        prediction = _predict(surrogate, untried, progress, _certificate_load(progress))
         if progress.best is None or not any(map(surrogate.knows, progress.worth)):
             return untried[int(np.argmax(prediction.mean))], None
         gain = prediction.gain(math.log(progress.throughput) + MIN_GAIN)
