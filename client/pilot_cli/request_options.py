@@ -28,6 +28,22 @@ class LengthsType(click.ParamType["Lengths"]):
             self.fail(str(error), param, ctx)
 
 
+class SharedMemoryType(click.ParamType[tuple[str, ...]]):
+    """`none,system`, each once."""
+
+    name = "way,way,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        ways = tuple(str(value).split(","))
+        if unknown := [way for way in ways if way not in ("none", "system", "cuda")]:
+            self.fail(f"{unknown[0]!r} is not one of 'none', 'system', 'cuda'", param, ctx)
+        if len(set(ways)) < len(ways):
+            self.fail(f"{value} names one twice", param, ctx)
+        return ways
+
+
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _OPTIONS = (
     click.option(
@@ -67,10 +83,11 @@ _OPTIONS = (
     ),
     click.option(
         "--shared-memory",
-        type=click.Choice(["none", "system", "cuda"]),
+        type=SharedMemoryType(),
         default="none",
         show_default=True,
-        help="Pass tensors through shared memory: only with a server on this machine.",
+        help="Pass tensors through shared memory, with a server on this machine: none, system or cuda. Several: "
+        "the others are tried as a knob.",
     ),
     click.option(
         "--output-bytes",

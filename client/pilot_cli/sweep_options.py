@@ -142,9 +142,10 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def levels_of(options: dict[str, Any]) -> "Levels":
-    """The knob options of `sweep_options`, taken out of `options`."""
+    """The knob options of `sweep_options`, taken out of `options`; of the ways to pass tensors the first is left."""
     from pilot_perf.default_space import Levels
 
+    options["shared_memory"], *ways = options["shared_memory"]
     return Levels(
         precisions=options.pop("precisions") or None,
         instances=options.pop("instances"),
@@ -155,5 +156,6 @@ def levels_of(options: dict[str, Any]) -> "Levels":
         max_num_seqs=options.pop("max_num_seqs"),
         max_num_batched_tokens=options.pop("max_num_batched_tokens"),
         block_sizes=options.pop("block_size"),
+        shared_memories=tuple(ways) or None,
         max_concurrency=options.pop("concurrency_max"),
     )

@@ -45,6 +45,8 @@ def outcome_table(outcome: "Outcome") -> str:
         lines.append(f"Conclusion: {verdict.text}")
         if outcome.warning is not None:
             lines.append(f"Warning: {outcome.warning}")
+    if outcome.chosen is not None and outcome.chosen.shared_memory is not None:
+        lines.append(f"Clients must pass tensors through {outcome.chosen.shared_memory} shared memory for it.")
     if outcome.bottleneck is not None:
         lines += ["", outcome.bottleneck.text]
     if outcome.open_loop is not None:

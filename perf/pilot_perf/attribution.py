@@ -38,6 +38,7 @@ ORDER = (
     ("max_num_seqs", "max seqs"),
     ("max_num_batched_tokens", "max batched tokens"),
     ("block_size", "block size"),
+    ("shared_memory", "shared memory"),
 )
 
 

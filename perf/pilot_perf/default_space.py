@@ -15,7 +15,7 @@ from pilot_perf.config_override import (
     model_file,
 )
 from pilot_perf.errors import KnobError
-from pilot_perf.knobs import Knobs
+from pilot_perf.knobs import Knobs, SharedMemory
 from pilot_perf.search.space import Space
 
 DEFAULT_BATCHES = (1, 4, 8, 16, 32)
@@ -43,6 +43,7 @@ class Levels:
     max_num_seqs: tuple[int, ...] | None = None
     max_num_batched_tokens: tuple[int, ...] | None = None
     block_sizes: tuple[int, ...] | None = None
+    shared_memories: tuple[SharedMemory, ...] | None = None
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY
 
     @property
@@ -55,6 +56,7 @@ class Levels:
             "--max-batch": self.max_batches,
             "--delay-us": self.queue_delays_us,
             "--preferred-batch": self.preferred_batches,
+            "several of --shared-memory": self.shared_memories,
             **self.of_engine,
         }
         return [name for name, levels in options.items() if levels is not None]
@@ -92,6 +94,7 @@ def space_for(installed: ModelConfig, levels: Levels, cpus: int, version_dir: Pa
         max_batches=batches,
         queue_delays_us=(_sorted(levels.queue_delays_us) or DEFAULT_DELAYS_US) if batches and max(batches) > 1 else (),
         preferred_batches=_sorted(levels.preferred_batches),
+        shared_memories=levels.shared_memories or (),
         max_concurrency=levels.max_concurrency,
     )
 

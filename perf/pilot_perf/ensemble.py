@@ -73,7 +73,7 @@ def _for_member(config: ModelConfig, levels: Levels, least_batch: int) -> Levels
 
     A member must take the ensemble's largest batch, `least_batch`, or the server refuses it.
     """
-    own = replace(levels, max_num_seqs=None, max_num_batched_tokens=None, block_sizes=None)
+    own = replace(levels, max_num_seqs=None, max_num_batched_tokens=None, block_sizes=None, shared_memories=None)
     if backend_of(config) not in THREADED_BACKENDS:
         own = replace(own, precisions=None, intra_op_threads=None)
     if config.max_batch_size < 1 or config.HasField("sequence_batching"):

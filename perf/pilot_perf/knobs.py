@@ -5,7 +5,9 @@ None leaves what the installed config.pbtxt says; the knobs that are all None ar
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+SharedMemory = Literal["none", "system", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class Knobs:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
+    # "system" or "cuda": the client passes tensors through shared memory. No configuration says so; None: as the study
+    # sends otherwise.
+    shared_memory: SharedMemory | None = None
     # The queue's policy, which protects what was tuned (queue_policy.py); no search moves it. A request that finds so
     # many waiting is refused, and so is one that has waited so long.
     max_queue_size: int | None = None
@@ -45,6 +50,7 @@ class Knobs:
             ("max seqs ", self.max_num_seqs),
             ("max batched tokens ", self.max_num_batched_tokens),
             ("block size ", self.block_size),
+            ("shared memory ", self.shared_memory),
             ("queue at most ", self.max_queue_size),
             ("queue timeout us ", self.queue_timeout_us),
         )

@@ -53,20 +53,22 @@ class Loader:
     def warm_up(self, trial: Trial) -> None:
         """Raises as `analyzer.warm_up`."""
         concurrency = trial.concurrency if trial.rate_per_s is None else min(trial.concurrency, OPEN_LOOP_WARM_UP)
-        warm_up(self.analyzer, self.target, concurrency, WARM_UP_MS)
+        warm_up(self.analyzer, self._target_of(trial), concurrency, WARM_UP_MS)
 
     def by_analyzer(self, trial: Trial, window_ms: int) -> Figures:
         """The figures of three windows, without the server's own times. Raises as `analyzer.measure_load`."""
         load = Load(trial.concurrency, self._intervals_us(trial, window_ms))
         with UsageSampler(self.server_pid) as sampler:
-            run = measure_load(self.analyzer, self.target, load, window_ms, sampler.watch_client)
+            run = measure_load(self.analyzer, self._target_of(trial), load, window_ms, sampler.watch_client)
         usage = sampler.usage(*run.period_s)
         if run.records is not None:
             return replace(self._from_records(run.records, trial), usage=usage)
         return replace(_from_result(run), usage=usage)
 
     def by_own_client(self, trial: Trial, window_ms: int) -> Figures:
-        """The same, counting failures. Raises as `own_client.measure`."""
+        """The same, counting failures; tensors come over the connection, whatever the trial says. Raises as
+        `own_client.measure`.
+        """
         load = OwnLoad(
             self.target.grpc_url,
             self.target.model,
@@ -81,6 +83,10 @@ class Loader:
         first_ns, last_ns = records.borders_ns[0] - clock_ns, records.borders_ns[-1] - clock_ns
         usage = sampler.usage(first_ns / NS_PER_S, last_ns / NS_PER_S)
         return replace(self._from_records(records, trial), usage=usage)
+
+    def _target_of(self, trial: Trial) -> Target:
+        memory = trial.knobs.shared_memory
+        return self.target if memory is None else replace(self.target, shared_memory=memory)
 
     def _intervals_us(self, trial: Trial, window_ms: int) -> list[int] | None:
         """The schedule of an open loop; each load draws another one."""

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from pilot_client import model_config
 from pilot_perf.default_space import Levels
+from pilot_perf.errors import BudgetError
+from pilot_perf.knobs import SharedMemory
 from pilot_perf.requests import RequestOptions
 from pilot_perf.slo import Slo
-from pilot_perf.target import SharedMemory
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ class Request:
     output_bytes: int | None = None
     # Requests/s that are to be served; None: nothing was said.
     rate_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises BudgetError where two wishes exclude each other."""
+        ways = {self.shared_memory, *(self.levels.shared_memories or ())}
+        if ways != {"none"} and any(budget.measure == "error_rate" for budget in self.slo.budgets):
+            raise BudgetError(
+                "failed requests are counted by a client that sends tensors over the connection: leave --shared-memory "
+                "or the budget on error_rate out"
+            )
 
     def model_dir_of(self, name: str) -> Path | None:
         """The folder of this model, or of a member of this ensemble, which lies beside it."""

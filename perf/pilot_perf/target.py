@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf.errors import BudgetError, InputDataError
+from pilot_perf.knobs import SharedMemory
 from pilot_perf.measures import TIMES
 from pilot_perf.percentiles import USUAL_STATISTICS
 from pilot_perf.requests import Requests
 from pilot_perf.slo import Slo
-
-SharedMemory = Literal["none", "system", "cuda"]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ AXES = (
     ("max_num_seqs", "max seqs"),
     ("max_num_batched_tokens", "batched tokens"),
     ("block_size", "block size"),
+    ("shared_memory", "shared memory"),
 )
 INSTALLED = "as installed"
 # From slow to fast; the chosen one has a colour of its own.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 
 from pilot_perf.errors import KnobError
-from pilot_perf.knobs import UNTUNED, Knobs
+from pilot_perf.knobs import UNTUNED, Knobs, SharedMemory
 
 # An ensemble may have millions of configurations; so many are listed, and turned into features for each trial.
 MOST_LISTED = 3000
@@ -32,6 +32,8 @@ class Space:
     max_num_seqs: tuple[int, ...] = ()
     max_num_batched_tokens: tuple[int, ...] = ()
     block_sizes: tuple[int, ...] = ()
+    # Ways to pass tensors, each beside the study's own.
+    shared_memories: tuple[SharedMemory, ...] = ()
     max_concurrency: int = 128
     # Of an ensemble: the space of each member, by its name, in the order of names; the ensemble itself has no levels.
     members: tuple[tuple[str, "Space"], ...] = ()
@@ -80,7 +82,7 @@ class Space:
         )
 
     def _combinations(self) -> Iterator[Knobs]:
-        for precision, (instances, threads), max_batch, delay, preferred, seqs, tokens, block in product(
+        for precision, (instances, threads), max_batch, delay, preferred, seqs, tokens, block, memory in product(
             self.precisions or (None,),
             self.layouts,
             self.max_batches or (None,),
@@ -89,11 +91,12 @@ class Space:
             self.max_num_seqs or (None,),
             self.max_num_batched_tokens or (None,),
             self.block_sizes or (None,),
+            (None, *self.shared_memories),
         ):
             # Every running sequence decodes one token a step: an engine with fewer tokens refuses to load.
             if (tokens or math.inf) >= (seqs or 0):
                 yield self.normal(
-                    Knobs(precision, instances, threads, max_batch, delay, preferred, seqs, tokens, block)
+                    Knobs(precision, instances, threads, max_batch, delay, preferred, seqs, tokens, block, memory)
                 )
 
     def normal(self, knobs: Knobs) -> Knobs:
@@ -133,6 +136,8 @@ class Space:
         tokens = _next_to(self.max_num_batched_tokens, knobs.max_num_batched_tokens)
         yield from (replace(knobs, max_num_batched_tokens=n) for n in tokens)
         yield from (replace(knobs, block_size=size) for size in _next_to(self.block_sizes, knobs.block_size))
+        if self.shared_memories:
+            yield from (replace(knobs, shared_memory=memory) for memory in (None, *self.shared_memories))
 
 
 @lru_cache(maxsize=64)

@@ -48,6 +48,7 @@ def invoke(*arguments: str) -> Result:
         (("sweep", "m", "--prompt-tokens", "long"), "lengths 'long' are not understood: lengths look like 128"),
         (("sweep", "m", "--trace", "/no/such"), "does not exist"),
         (("sweep", "m", "--shared-memory", "disk"), "is not one of 'none', 'system', 'cuda'"),
+        (("sweep", "m", "--shared-memory", "none,none"), "names one twice"),
         (("sweep", "m", "--max-num-seqs", "0"), "0 is below 1"),
         (("tune",), "Missing argument 'SPEC|MODEL'"),
         (("tune", "m", "--max-measurements", "0"), "0 is not in the range"),

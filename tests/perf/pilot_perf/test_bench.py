@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from pilot_client import repository as model_control
+from pilot_perf import loading
+from pilot_perf.analyzer import LoadRun
+from pilot_perf.analyzer import measure_load as analyzer_measure_load
 from pilot_perf.bench import Bench
 from pilot_perf.bottleneck import bottleneck
 from pilot_perf.ensemble import members_of
@@ -19,7 +22,7 @@ from pilot_perf.loading import Loader
 from pilot_perf.measures import Measurement, Trial
 from pilot_perf.requests import RequestOptions, requests_for
 from pilot_perf.slo import parse_slo
-from pilot_perf.target import target_for
+from pilot_perf.target import Target, target_for
 from pilot_perf.windows import WindowPlan
 from pilot_server.running import RunningServer
 from pilot_server.toolchain import perf_analyzer
@@ -205,6 +208,25 @@ def test_tensors_pass_through_shared_memory_and_nothing_is_left_of_it(
     assert measured(bench, Trial(UNTUNED, 2), SHORT).status == "measured"
     # Others on this machine come and go; ours would carry the names of its tensors.
     assert not [name for name in set(os.listdir("/dev/shm")) - before if name.endswith(("_x", "_y"))]
+
+
+def test_the_way_to_pass_tensors_is_the_trials_and_loads_no_configuration(
+    tmp_path: Path, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=2.0)
+    bench = bench_on(start_server(tmp_path / "models"), "timed", "p95:500ms", tmp_path)
+    ways, loads = [], []
+
+    def measure_load(analyzer: Any, target: Target, *arguments: Any) -> LoadRun:
+        ways.append(target.shared_memory)
+        return analyzer_measure_load(analyzer, target, *arguments)
+
+    monkeypatch.setattr(loading, "measure_load", measure_load)
+    monkeypatch.setattr(bench, "_load_model", lambda name, _config: loads.append(name))
+    assert measured(bench, Trial(UNTUNED, 2), SHORT).status == "measured"
+    assert measured(bench, Trial(Knobs(shared_memory="system"), 2), SHORT).status == "measured"
+    assert list(dict.fromkeys(ways)) == ["none", "system"]
+    assert loads == []
 
 
 def test_the_members_of_an_ensemble_are_changed_beneath_it_and_measured_each(

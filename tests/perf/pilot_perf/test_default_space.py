@@ -5,9 +5,11 @@ import pytest
 from pilot_client.model_config import parse
 from pilot_llm.config import EngineConfig
 from pilot_perf.default_space import CPU_STEP_TOKENS, ENGINE_DEFAULTS, Levels, same_as_installed, space_for
-from pilot_perf.errors import KnobError
+from pilot_perf.errors import BudgetError, KnobError
 from pilot_perf.knobs import Knobs
 from pilot_perf.search.space import Space
+from pilot_perf.slo import parse_slo
+from pilot_perf.sweep_request import Request
 
 ONNX = parse('name: "m" backend: "onnxruntime" max_batch_size: 16 instance_group { count: 1 }')
 
@@ -81,6 +83,15 @@ def test_a_preferred_batch_is_tried_beside_none_and_only_below_the_largest() -> 
     ]
     with pytest.raises(KnobError, match="--preferred-batch needs a model that batches"):
         space_for(ONNX, Levels(max_batches=(1,), preferred_batches=(4,)), 2, None)
+
+
+def test_shared_memory_is_tried_where_it_is_asked_for_and_not_where_failures_are_counted(tmp_path: Path) -> None:
+    levels = Levels(shared_memories=("system",))
+    assert space_for(parse('name: "m"\nbackend: "python"'), levels, 2, None).shared_memories == ("system",)
+    with pytest.raises(KnobError, match="several of --shared-memory mean nothing to the backend inflight"):
+        space_for(parse('name: "m"\nbackend: "inflight"'), levels, 2, None)
+    with pytest.raises(BudgetError, match="leave --shared-memory or the budget on error_rate out"):
+        Request("m", parse_slo(["error_rate:0.01"]), levels, tmp_path)
 
 
 def test_a_model_on_gpus_has_a_few_instances_on_each() -> None:

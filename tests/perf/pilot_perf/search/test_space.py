@@ -34,6 +34,14 @@ def test_every_configuration_is_reached_by_steps_to_neighbours() -> None:
     assert seen == set(SPACE.configurations())
 
 
+def test_ways_to_pass_tensors_stand_beside_the_studys_own() -> None:
+    space = Space(instances=(1, 2), shared_memories=("system",))
+    plain, shared = Knobs(instances=1), Knobs(instances=1, shared_memory="system")
+    assert {plain, shared} < set(space.configurations())
+    assert shared in space.neighbours(plain)
+    assert plain in space.neighbours(shared)
+
+
 def test_the_neighbours_of_an_ensembles_configuration_change_one_member() -> None:
     space = Space(members=(("quick", Space(instances=(1, 2))), ("slow", Space(instances=(1, 2, 4)))))
     here = Knobs(members=(("quick", Knobs(instances=1)), ("slow", Knobs(instances=2))))
