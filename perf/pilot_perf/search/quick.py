@@ -72,7 +72,7 @@ def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
     progress.offer((yield from noted(untuned, progress)))
     configurations = task.space.configurations()
     progress.tried.add(UNTUNED)
-    while len(progress.made) < EXPLORATION * task.max_measurements - RESERVE:
+    while len(progress.made) < EXPLORATION * task.max_measurements - _kept_back(task):
         untried = [knobs for knobs in configurations if knobs not in progress.tried]
         choice = choose(untried, progress) if untried else None
         if choice is None:
@@ -85,13 +85,17 @@ def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
     return progress.best
 
 
+def _kept_back(task: SearchTask) -> int:
+    return min(RESERVE, task.max_measurements // 4)
+
+
 def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measurement, None]:
     """Try what is one step away from the best, and from those close behind it, until none of that is better.
 
     The model of the space judges a level by all configurations that have it; beside the best it may be another matter.
     So it only says which step comes first, and nothing of the load at which queue delays pay.
     """
-    while len(progress.made) < progress.task.max_measurements - RESERVE:
+    while len(progress.made) < progress.task.max_measurements - _kept_back(progress.task):
         space = progress.task.space
         near = [knobs for knobs in progress.finalists if surrogate.knows(knobs)]
         steps = dict.fromkeys(step for knobs in near for step in space.neighbours(knobs))

@@ -127,6 +127,11 @@ def test_a_level_that_is_bad_with_most_is_tried_beside_the_best() -> None:
     assert winner.figures.throughput_per_s == pytest.approx(150 * 1.2 * 1.25 * 2)
 
 
+def test_few_measurements_are_enough_to_try_another_configuration() -> None:
+    history = searched(simulated(random_model(random.Random(1))), parse_slo(["p95:100"]), most=10)
+    assert {m.trial.knobs for m in history} > {UNTUNED}
+
+
 def test_failed_configurations_are_passed_over() -> None:
     """int8 does not load: the search must neither stop nor come back to it."""
     model = simulated(random_model(random.Random(4)))
