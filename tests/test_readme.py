@@ -24,7 +24,9 @@ NOT_RUN = {
     "scripts/setup.sh": "made the environment that this runs in",
     "tritonpilot tune my_spec.py": "the file is the reader's own; tests/client/pilot_cli/test_tune.py has such a one",
     "tritonpilot export model crepe": "takes minutes; the slow tests in tests/export do it",
-    "tritonpilot infer crepe": "asks for what the line above makes; the same tests do it",
+    "tritonpilot export model efficientnet": "takes minutes; the slow tests in tests/export do it",
+    "tritonpilot infer crepe": "asks for what a line above makes; the same tests do it",
+    "tritonpilot infer efficientnet": "as with crepe",
 }
 # What each `tritonpilot serve` of the text is asked for next.
 SERVED = ["minilm_text", "smollm2"]

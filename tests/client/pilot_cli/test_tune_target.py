@@ -76,7 +76,7 @@ def test_an_export_is_made_anew_when_its_module_computes_something_else(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     said: list[str] = []
-    for factor in ("1.5", "1.5", "2.5"):
+    for factor in ("1.5", "1.5", "12.5"):  # another length: two files of one length and second are one to Python
         (tmp_path / "my_spec.py").write_text(SPEC.replace("FACTOR", factor))
         target = find_target("my_spec.py", tmp_path / "models", tmp_path / "build", fresh=False, say=said.append)
         said.append(f"version {max(path.name for path in target.model_dir.glob('[0-9]'))}")
