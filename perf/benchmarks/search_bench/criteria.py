@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import mean, median
 
+from criterion import criterion
+
 # At most this share of the measurements of exhaustive search, on average over the spaces that both have searched.
 MEASUREMENTS = 1 / 20
 # Of the best throughput within the budget.
@@ -39,29 +41,25 @@ def criteria(results: list[Result]) -> list[str]:
     shares = [result.share or 0.0 for result in ours]
     broken = sum((result.true_use or 0.0) > 1 for result in ours) / len(ours)
     lines = [
-        _criterion(
+        criterion(
             f"share of the optimum: median >= {MEDIAN_SHARE}", f"{median(shares):.3f}", median(shares) >= MEDIAN_SHARE
         ),
-        _criterion(f"share of the optimum: worst >= {WORST_SHARE}", f"{min(shares):.3f}", min(shares) >= WORST_SHARE),
-        _criterion(f"breaks the budget: at most {BROKEN:.0%} of the spaces", f"{broken:.1%}", broken <= BROKEN),
-        _criterion(f"spaces: at least {LEAST_SPACES}", str(len(ours)), len(ours) >= LEAST_SPACES),
+        criterion(f"share of the optimum: worst >= {WORST_SHARE}", f"{min(shares):.3f}", min(shares) >= WORST_SHARE),
+        criterion(f"breaks the budget: at most {BROKEN:.0%} of the spaces", f"{broken:.1%}", broken <= BROKEN),
+        criterion(f"spaces: at least {LEAST_SPACES}", str(len(ours)), len(ours) >= LEAST_SPACES),
     ]
     full = {result.seed: result.num_search for result in results if result.rule == "exhaustive"}
     if both := [result for result in ours if result.seed in full]:
         used = mean(r.num_search + r.num_confirm for r in both) / mean(full[r.seed] for r in both)
         name = f"measurements with proof: at most 1/{1 / MEASUREMENTS:.0f} of exhaustive search's"
-        lines.insert(0, _criterion(name, f"1/{1 / used:.0f}", used <= MEASUREMENTS))
+        lines.insert(0, criterion(name, f"1/{1 / used:.0f}", used <= MEASUREMENTS))
     return lines
-
-
-def _criterion(name: str, found: str, is_met: bool) -> str:
-    return f"{'met' if is_met else 'NOT met':<8}{name}: {found}"
 
 
 def table(results: list[Result]) -> str:
     head = (
         f"{'rule':<16}{'spaces':>7}{'search':>8}{'+ proof':>9}{'most':>6}{'share: median':>15}{'5%':>7}{'worst':>7}"
-        f"{'below 0.85':>12}{'  breaks the budget'}"
+        f"{f'below {WORST_SHARE}':>12}{'  breaks the budget'}"
     )
     lines = [head]
     for rule in dict.fromkeys(result.rule for result in results):
@@ -72,7 +70,7 @@ def table(results: list[Result]) -> str:
         lines.append(
             f"{rule:<16}{len(of):>7}{median(result.num_search for result in of):>8.0f}{median(totals):>9.0f}"
             f"{max(totals):>6}{median(shares):>15.3f}{shares[len(of) // 20]:>7.3f}{shares[0]:>7.3f}"
-            f"{sum(share < 0.85 for share in shares):>12}  {broken} of {len(of)}, {_interval(broken, len(of))}"
+            f"{sum(share < WORST_SHARE for share in shares):>12}  {broken} of {len(of)}, {_interval(broken, len(of))}"
         )
     return "\n".join([*lines, "", *_ratios(results)])
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from criterion import criterion
+
 from pilot_perf.measures import Trial
 from pilot_perf.ratio import Ratio
 
@@ -39,8 +41,8 @@ class Comparison:
 def criteria(ours: Found, peer: Found, comparison: Comparison | None) -> list[str]:
     """A line for each thing that is asked: what, what was found, whether it is met."""
     lines = [
-        _criterion(f"ended in at most 1/{1 / TIME:.0f} of its time", f"1/{peer.took_s / ours.took_s:.1f}",
-                   ours.has_ended and ours.took_s <= TIME * peer.took_s)
+        criterion(f"ended in at most 1/{1 / TIME:.0f} of its time", f"1/{peer.took_s / ours.took_s:.1f}",
+                  ours.has_ended and ours.took_s <= TIME * peer.took_s)
     ]  # fmt: skip
     if not peer.has_ended:
         lines[0] += f" of the {peer.took_s:.0f} s after which it was ended"
@@ -48,12 +50,12 @@ def criteria(ours: Found, peer: Found, comparison: Comparison | None) -> list[st
         return lines
     low = None if comparison.ratio is None else comparison.ratio.low
     lines.append(
-        _criterion(f"lower bound of ours / theirs >= {RATIO_LOW}", "none" if low is None else f"{low:.2f}",
-                   low is not None and low >= RATIO_LOW)
+        criterion(f"lower bound of ours / theirs >= {RATIO_LOW}", "none" if low is None else f"{low:.2f}",
+                  low is not None and low >= RATIO_LOW)
     )  # fmt: skip
     found = f"{comparison.num_broken} of {comparison.num_runs}"
     is_met = comparison.num_broken <= BROKEN * comparison.num_runs
-    return [*lines, _criterion(f"budget broken in at most {BROKEN:.0%} of our re-runs", found, is_met)]
+    return [*lines, criterion(f"budget broken in at most {BROKEN:.0%} of our re-runs", found, is_met)]
 
 
 def describe(found: Found) -> str:
@@ -87,7 +89,3 @@ def described(found: Found) -> dict[str, Any]:
         "pick": pick,
         "claimed_per_s": found.claimed_per_s,
     }
-
-
-def _criterion(name: str, found: str, is_met: bool) -> str:
-    return f"{'met' if is_met else 'NOT met':<8}{name}: {found}"

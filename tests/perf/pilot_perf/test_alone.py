@@ -1,23 +1,16 @@
-from collections.abc import Callable
 from pathlib import Path
 
 from pilot_perf.alone import MAX_ROUNDS, MAX_TOTAL, Alone, text_alone
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.measures import Measurement, Trial
 from pilot_perf.outcome import Outcome
 from pilot_perf.proof import Proof, next_proof
 from pilot_perf.replicas import served_by_one
 from pilot_perf.slo import parse_slo
+from pilot_testing.planted_rounds import Server, answered, measurement
 
 SLO = parse_slo(["p95:50"])
 TUNED = Knobs(instances=2)
-# (requests/s, p95 ms) of a trial in a round; None: it fails.
-Server = Callable[[Trial, int], tuple[float, float] | None]
-
-
-def measurement(knobs: Knobs, load: int, rate: float, p95_ms: float) -> Measurement:
-    return Measurement(Trial(knobs, load), "measured", Figures(rate, {"avg": p95_ms, "p95": p95_ms}, 500, 5.0))
-
 
 LOADS = [measurement(UNTUNED, load, 100.0 + load, 5.0 * load) for load in (1, 2, 4, 8, 16)]
 
@@ -25,12 +18,7 @@ LOADS = [measurement(UNTUNED, load, 100.0 + load, 5.0 * load) for load in (1, 2,
 def run(server: Server, searched: list[Measurement] = LOADS) -> tuple[Alone, list[Measurement]]:
     made: list[Measurement] = []
     while (step := next_proof(searched, made, SLO)).trial is not None:
-        answer = server(step.trial, len(made))
-        if answer is None:
-            made.append(Measurement(step.trial, "failed", problem="gone"))
-        else:
-            figures = measurement(step.trial.knobs, step.trial.concurrency, *answer).figures
-            made.append(Measurement(step.trial, "measured", figures))
+        made.append(answered(server, step.trial, len(made)))
         assert len(made) <= MAX_TOTAL
     assert step.proof.alone is not None
     assert step.proof.verdict is None

@@ -1,23 +1,16 @@
-from collections.abc import Callable
 from dataclasses import replace
 
 from pilot_perf.attempt import NUM_PAIRS
 from pilot_perf.confirm import MAX_TOTAL, ConfirmStep, Verdict, drift_note, judge, next_confirmation
 from pilot_perf.finalists import Failure, next_candidate, untuned_trial
 from pilot_perf.knobs import UNTUNED, Knobs
-from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.measures import Measurement, Trial
 from pilot_perf.side import Side
 from pilot_perf.slo import parse_slo
+from pilot_testing.planted_rounds import Server, answered, measurement
 
 SLO = parse_slo(["p95:50"])
 FAST, SECOND = Knobs(instances=2), Knobs(instances=3)
-# (requests/s, p95 ms) of a trial in a round.
-Server = Callable[[Trial, int], tuple[float, float] | None]
-
-
-def measurement(knobs: Knobs, load: int, rate: float, p95_ms: float) -> Measurement:
-    return Measurement(Trial(knobs, load), "measured", Figures(rate, {"avg": p95_ms, "p95": p95_ms}, 500, 5.0))
-
 
 HISTORY = [
     measurement(UNTUNED, 1, 50.0, 20.0),
@@ -33,12 +26,7 @@ HISTORY = [
 def run(server: Server, history: list[Measurement] = HISTORY) -> tuple[Verdict, list[Measurement]]:
     confirmed: list[Measurement] = []
     while (step := next_confirmation(history, confirmed, SLO)).trial is not None:
-        answer = server(step.trial, len(confirmed))
-        if answer is None:
-            confirmed.append(Measurement(step.trial, "failed", problem="gone"))
-        else:
-            made = measurement(step.trial.knobs, step.trial.concurrency, *answer)
-            confirmed.append(Measurement(step.trial, "measured", made.figures))
+        confirmed.append(answered(server, step.trial, len(confirmed)))
         assert len(confirmed) + len(history) <= MAX_TOTAL
     assert step.verdict is not None
     return step.verdict, confirmed
