@@ -36,7 +36,7 @@ def draw(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
         on_device: list[int] = draw_on_device(logits, rows).tolist()
         return on_device
     tokens = [-1] * len(rows)
-    short = [index for index, row in enumerate(rows) if 0 < row.params.top_k < min(_LARGEST_SHORTLIST, logits.shape[1])]
+    short = _shortlisted([row.params for row in rows], logits.shape[1])
     if short:
         short_rows = [rows[index] for index in short]
         drawn = _draw_from_shortlist(logits if len(short) == len(rows) else logits[short], short_rows)
@@ -55,7 +55,6 @@ def draw_on_device(logits: torch.Tensor, rows: Sequence[SampleRow], num_pending:
 
     `num_pending`: how many of a row's output tokens are not on the host yet.
     """
-
     params = [row.params for row in rows]
     scaled = logits / _column([each.temperature for each in params], torch.float32, logits.device)
     scaled -= scaled.amax(dim=-1, keepdim=True)
@@ -73,6 +72,11 @@ def sent(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 
+def _shortlisted(params: Sequence[SamplingParams], vocab_size: int) -> list[int]:
+    """The rows whose top_k is small: their best tokens alone are looked at."""
+    return [index for index, each in enumerate(params) if 0 < each.top_k < min(_LARGEST_SHORTLIST, vocab_size)]
+
+
 def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return sent(torch.tensor(values, dtype=dtype), device).unsqueeze(1)
 
@@ -83,7 +87,7 @@ def _lowest_on_device(scaled: torch.Tensor, params: Sequence[SamplingParams]) ->
     Sorted as a whole are only rows whose top_k is not small; of the others, the best.
     """
     vocab_size = scaled.shape[1]
-    short = [index for index, each in enumerate(params) if 0 < each.top_k < min(_LARGEST_SHORTLIST, vocab_size)]
+    short = _shortlisted(params, vocab_size)
     cut = {index for index, each in enumerate(params) if 0 < each.top_k < vocab_size or each.top_p < 1}
     lowest = None
     for chosen in (short, sorted(cut.difference(short))):
