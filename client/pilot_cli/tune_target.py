@@ -117,8 +117,7 @@ def _answers_alike(spec: "ExportSpec", module: Any, version_dir: Path) -> bool:
     if not fp32.is_file():
         return False
     batches = spec.evaluation[:_NUM_COMPARED_BATCHES]
-    expected = [original_runner(spec, module)(batch) for batch in batches]
-    found = [onnx_runner(fp32)(batch) for batch in batches]
+    expected, found = (list(map(run, batches)) for run in (original_runner(spec, module), onnx_runner(fp32)))
     largest = max(float(abs(array).max()) for batch in expected for array in batch.values())
     return max_abs_error(expected, found) <= EXACT_ERROR_SHARE * max(1.0, largest)
 

@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from pilot_base.cpus import usable_cpus
 from pilot_client.model_config import parse, to_text
 from pilot_export.errors import InstallError
+from pilot_export.onnx_files import inputs_of
 from pilot_export.recipes import BASE, file_name
 
 # ONNX's TensorProto.DataType -> Triton's.
@@ -78,10 +79,7 @@ def graph_signature(path: Path) -> Signature:
         dims = tuple(-1 if dim.dim_param or not dim.HasField("dim_value") else dim.dim_value for dim in of.shape.dim)
         return Tensor(value.name, _TYPES[kind], dims[1:])
 
-    # Before IR version 4 every weight was listed as an input too.
-    weights = {value.name for value in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
-    return Signature(tuple(map(tensor, inputs)), tuple(map(tensor, graph.output)))
+    return Signature(tuple(map(tensor, inputs_of(graph))), tuple(map(tensor, graph.output)))
 
 
 def label_file(output: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pilot_export.onnx_files import inputs_of
+
 
 def graph_sha256(path: Path) -> str:
     """The digest of the graph in `path`, with all that it contains."""
@@ -50,8 +52,7 @@ class _Walk:
         self.say(*(self._numbers.get(name, name) for name in names))
 
     def graph(self, graph: Any) -> None:
-        weights = {tensor.name for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name not in weights]
+        inputs = inputs_of(graph)
         for value in (*inputs, *graph.output):
             self.say(value.name, _typed(value))
         self.number(value.name for value in inputs)

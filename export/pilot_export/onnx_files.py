@@ -39,6 +39,12 @@ def size_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
+def inputs_of(graph: Any) -> list[Any]:
+    """What a request brings: before IR version 4 every weight was listed as an input too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
 def save(model: Any, path: Path, max_graph_bytes: int | None = None) -> None:
     """Write `model` to `path`, with its weights beside it where one file would be too large (None: MAX_GRAPH_BYTES)."""
     import onnx

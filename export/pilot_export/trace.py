@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import TraceError
-from pilot_export.onnx_files import remove, save
+from pilot_export.onnx_files import inputs_of, remove, save
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.spec import ExportSpec
 from pilot_export.triton_releases import DEFAULT_RELEASE, check_version, onnx_limit
@@ -124,8 +124,7 @@ def check_graph(spec: ExportSpec, path: Path, release: str = DEFAULT_RELEASE) ->
     check_version(max(item.version for item in model.opset_import if item.domain == ""), model.ir_version, release)
     check_valid(path)
     graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    found = {value.name: value for value in graph.input if value.name not in weights}
+    found = {value.name: value for value in inputs_of(graph)}
     if set(found) != set(spec.example):
         raise TraceError(
             f"the graph has the inputs {sorted(found)}, the spec {sorted(spec.example)}: does forward use all?"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pilot_export.errors import SpecError, VerifyError
+from pilot_export.onnx_files import inputs_of
 from pilot_export.onnx_original import OnnxOriginal
 from pilot_export.sources.arrays import read_rows, without_what_it_refuses
 from pilot_export.sources.given import Given
@@ -25,8 +26,7 @@ def onnx_spec(path: Path, given: Given) -> ExportSpec:
         SpecError: no ONNX file, a batch that is not free, or no data.
     """
     graph = _graph(path)
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
+    inputs = inputs_of(graph)
     for value in (*inputs, *graph.output):
         dims = value.type.tensor_type.shape.dim
         if not dims or dims[0].HasField("dim_value"):
