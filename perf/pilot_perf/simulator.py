@@ -18,18 +18,22 @@ What a real machine adds, each with its own constant and all seeded: batches jit
 disturbed by something else that wants the cores (`disturbed_share`, up to `disturbed_factor` slower for a part of it).
 """
 
-import heapq
 import math
 import random
-from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
+from pilot_perf.simulated_loop import closed_loop
 
 # Measurements in one period of the drift; two waves whose ratio is irrational never repeat.
 DRIFT_PERIODS = (37.0, 37.0 * math.sqrt(2) / 4)
 PERCENTILES = (50, 90, 95, 99)
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,30 @@ class SimulatedModel:
         knobs = _filled(trial.knobs, self.untuned)
         rng = random.Random(f"{self.seed} {knobs} {trial.concurrency} {num_requests} {number}")
         slowdown = math.exp(rng.gauss(0.0, self.window_noise) + self.drift * _wave(self.seed, number))
-        disturbance = None
+        disturbance = (0.0, 0.0, 1.0)
         if rng.random() < self.disturbed_share:
             start = rng.random() * 0.7
             disturbance = (start, start + rng.uniform(0.1, 0.6), rng.uniform(1.1, self.disturbed_factor))
-        latencies_ms, window_ms = _closed_loop(self, knobs, trial.concurrency, num_requests, slowdown, disturbance, rng)
+        max_batch = knobs.max_batch or 1
+        # More than there can be answers and batches, the warm-up included.
+        most = 2 * num_requests + 2 * trial.concurrency + max_batch
+        draws = np.random.default_rng(rng.getrandbits(64))
+        latencies_ms, window_ms = closed_loop(
+            self.batch_times_ms(knobs, max_batch),
+            trial.concurrency,
+            num_requests,
+            min(knobs.preferred_batch or max_batch, max_batch),
+            (knobs.queue_delay_us or 0) / 1000.0 if max_batch > 1 else 0.0,
+            self.client_ms,
+            slowdown,
+            disturbance,
+            0.5 + draws.random(most),
+            np.exp(self.batch_jitter * draws.standard_normal(most)),
+        )
         count = len(latencies_ms)
         latencies_ms.sort()
-        latency_ms = {f"p{q}": latencies_ms[min(count - 1, count * q // 100)] for q in PERCENTILES}
-        latency_ms["avg"] = sum(latencies_ms) / count
+        latency_ms = {f"p{q}": float(latencies_ms[min(count - 1, count * q // 100)]) for q in PERCENTILES}
+        latency_ms["avg"] = float(latencies_ms.mean())
         figures = Figures(count / window_ms * 1000.0, latency_ms, count, window_ms / 1000.0)
         return Measurement(trial, "measured", figures)
 
@@ -82,7 +101,7 @@ class SimulatedModel:
         """The same without noise between measurements: what it would show on average over a long time."""
         return replace(self, window_noise=0.0, drift=0.0, disturbed_share=0.0)
 
-    def batch_times_ms(self, knobs: Knobs, most: int) -> list[list[float]]:
+    def batch_times_ms(self, knobs: Knobs, most: int) -> Array:
         """The time of a batch by [busy instances][rows]; place 0 is not used."""
         threads = knobs.intra_op_threads or 1
         amdahl = self.serial_share + (1.0 - self.serial_share) / threads
@@ -92,7 +111,7 @@ class SimulatedModel:
             running = busy * threads
             contention = max(1.0, running / self.cores) * (1.0 + self.interference * max(0, running - 1))
             times.append([self._rows_ms(rows) * factor * contention for rows in range(most + 1)])
-        return times
+        return np.array(times)
 
     def _rows_ms(self, rows: int) -> float:
         spilled = max(0, rows - self.cache_rows)
@@ -108,63 +127,3 @@ def _filled(knobs: Knobs, untuned: Knobs) -> Knobs:
     default = Knobs(None, 1, 1, 1, 0)
     named = [(name, (getattr(knobs, name), getattr(untuned, name), value)) for name, value in default.as_dict().items()]
     return Knobs.from_dict({name: next((v for v in values if v is not None), None) for name, values in named})
-
-
-def _closed_loop(
-    model: SimulatedModel,
-    knobs: Knobs,
-    concurrency: int,
-    num_requests: int,
-    slowdown: float,
-    disturbance: tuple[float, float, float] | None,
-    rng: random.Random,
-) -> tuple[list[float], float]:
-    """The latencies after the warm-up, and the time they took.
-
-    `disturbance`: the share of the requests after which it begins and ends, and its factor.
-    """
-    max_batch = knobs.max_batch or 1
-    awaited = min(knobs.preferred_batch or max_batch, max_batch)
-    delay_ms = (knobs.queue_delay_us or 0) / 1000.0 if max_batch > 1 else 0.0
-    times_ms = model.batch_times_ms(knobs, max_batch)
-    instances = idle = knobs.instances or 1
-    # What comes next: requests by the time at which they are sent, batches by the time at which they are done.
-    sends = [client * 0.01 for client in range(concurrency)]
-    done: list[tuple[float, list[float]]] = []
-    queue: deque[float] = deque()
-    latencies: list[float] = []
-    # As many as are in flight at once start together, which is no steady state yet.
-    warm_up = max(num_requests // 5, concurrency)
-    total, started_ms, now_ms = num_requests + warm_up, 0.0, 0.0
-    slow_from, slow_to, slow_factor = (total + 1, 0, 1.0) if disturbance is None else (
-        int(warm_up + disturbance[0] * num_requests), int(warm_up + disturbance[1] * num_requests), disturbance[2],
-    )  # fmt: skip
-    push, pop = heapq.heappush, heapq.heappop
-    uniform, gauss, jitter, client_ms = rng.random, rng.gauss, model.batch_jitter, model.client_ms
-    never = math.inf
-    while len(latencies) < total:
-        next_ms = sends[0] if sends else never
-        if idle and queue:
-            next_ms = min(next_ms, queue[0] + delay_ms)
-        if done and done[0][0] <= next_ms:
-            now_ms, sent = pop(done)
-            idle += 1
-            for send_ms in sent:
-                latencies.append(now_ms - send_ms)
-                push(sends, now_ms + client_ms * (0.5 + uniform()))
-            if started_ms == 0.0 and len(latencies) >= warm_up:
-                started_ms, warm_up = now_ms, len(latencies)
-        else:
-            now_ms = next_ms
-            while sends and sends[0] <= now_ms:
-                queue.append(pop(sends))
-        while idle and queue and (len(queue) >= awaited or now_ms >= queue[0] + delay_ms):
-            has_waited = 0.0 < delay_ms <= now_ms - queue[0]
-            rows = awaited if len(queue) >= awaited and not has_waited else min(max_batch, len(queue))
-            batch = [queue.popleft() for _ in range(rows)]
-            idle -= 1
-            work_ms = times_ms[instances - idle][rows] * slowdown * math.exp(jitter * gauss(0.0, 1.0))
-            if slow_from <= len(latencies) < slow_to:
-                work_ms *= slow_factor
-            push(done, (now_ms + work_ms, batch))
-    return latencies[warm_up:], now_ms - started_ms
