@@ -44,22 +44,25 @@ class Case:
     def true_use(self, knobs: Knobs, concurrency: int) -> float:
         return self.slo.worst_use(self.true_figures(knobs, concurrency))
 
-    def optimum_per_s(self) -> float:
-        """The most requests/s of any configuration within the budget; 0 where nothing keeps it.
+    def optimum_per_s(self, most_use: float = 1.0) -> float:
+        """The most requests/s of any configuration that uses at most this share of the budget; 0 where nothing does."""
+        if not self._sketched:
+            self._sketch_all()
+        near = [point for point, figures in self._sketched.items() if self.slo.worst_use(figures) <= NEAR * most_use]
+        best = sorted(near, key=lambda point: -self._sketched[point].throughput_per_s)[:NUM_TRUE]
+        return max(
+            (self.true_figures(*point).throughput_per_s for point in best if self.true_use(*point) <= most_use),
+            default=0.0,
+        )
 
-        What the certificate excludes (with a margin, for batches that a load does not fill) is not looked at further.
-        """
+    def _sketch_all(self) -> None:
+        """What the certificate excludes (with a margin, for batches that a load does not fill) is only glanced at."""
         configurations = self.space.configurations()
         best_per_s = self._best_per_s(configurations[0])
         glance = {knobs: self._glance_per_s(knobs, best_per_s) for knobs in configurations}
         for knobs in sorted(configurations, key=lambda knobs: -glance[knobs]):
             if self._glance_per_s(knobs, best_per_s) > 0.9 * best_per_s:
                 best_per_s = max(best_per_s, self._best_per_s(knobs))
-        near = [point for point, figures in self._sketched.items() if self.slo.worst_use(figures) <= NEAR]
-        best = sorted(near, key=lambda point: -self._sketched[point].throughput_per_s)[:NUM_TRUE]
-        return max(
-            (self.true_figures(*point).throughput_per_s for point in best if self.true_use(*point) <= 1), default=0.0
-        )
 
     def _glance_per_s(self, knobs: Knobs, best_per_s: float) -> float:
         """Throughput at the certificate's load, from a short measurement."""

@@ -19,8 +19,9 @@ certificate, each against something that costs real searches their best answer:
 
 The order. A model of the space (surrogate.py) says which untried configuration is expected to gain most. When none is
 worth a measurement, what is one step away from the best is tried, since a model errs where knobs depend on each other
-(a queue delay that is lost time with batches of 32 may be the best with batches of 4). Then the load of the best is
-found finely, and that of the others as far as they may still beat it.
+(a queue delay that is lost time with batches of 32 may be the best with batches of 4). What a single window discarded
+by little is probed once more: one window in twenty is disturbed. Then the load of the best is found finely, and that of
+the others as far as they may still beat it.
 """
 
 import math
@@ -45,6 +46,8 @@ MIN_EXPECTED_GAIN = 1e-4
 UNTUNED_TOLERANCE = 0.15
 # A probe that is so many times below what the model expects is doubted.
 DOUBTED = 1.1
+# Of the best throughput: what a single probe discarded above this share is probed again, so many at most.
+WITHIN, MAX_AGAIN = 0.85, 3
 # With a queue delay, the load that fills the batches is probed where it is at most so many times the certificate's.
 MAX_FILL = 3
 # A multiple of the full batches is probed instead of a load that is at most this much higher.
@@ -79,10 +82,17 @@ def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
             break
         yield from probe_and_climb(*choice, progress)
     yield from _descend(progress, surrogate)
+    if (yield from _probe_again(progress)):
+        yield from _descend(progress, surrogate)
     yield from _refine(progress)
     if progress.best is not None:
         yield from _draw(progress.best.trial, progress)
     return progress.best
+
+
+def _has_room(progress: Progress) -> bool:
+    task = progress.task
+    return len(progress.made) < task.max_measurements - _kept_back(task)
 
 
 def _kept_back(task: SearchTask) -> int:
@@ -95,7 +105,7 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
     The model of the space judges a level by all configurations that have it; beside the best it may be another matter.
     So it only says which step comes first, and nothing of the load at which queue delays pay.
     """
-    while len(progress.made) < progress.task.max_measurements - _kept_back(progress.task):
+    while _has_room(progress):
         space = progress.task.space
         near = [knobs for knobs in progress.finalists if surrogate.knows(knobs)]
         steps = dict.fromkeys(step for knobs in near for step in space.neighbours(knobs))
@@ -107,6 +117,27 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
         prediction = _predict(surrogate, untried, progress, None)
         place = int(np.argmax(prediction.mean + prediction.sigma))
         yield from probe_and_climb(untried[place], math.exp(prediction.mean[place]), progress)
+
+
+def _probe_again(progress: Progress) -> Generator[Trial, Measurement, bool]:
+    """Probe the best of what one window alone has discarded. Returns whether the best has changed."""
+    before, seen = progress.best, set[Knobs]()
+    while len(seen) < MAX_AGAIN and _has_room(progress):
+        least = WITHIN * progress.throughput
+        discarded = {
+            knobs: worth
+            for knobs, worth in progress.worth.items()
+            if least < worth <= progress.throughput
+            and knobs not in seen
+            and not knobs.is_untuned
+            and len(progress.of(knobs)) == 1
+        }
+        if not discarded:
+            break
+        knobs = max(discarded, key=lambda knobs: discarded[knobs])
+        seen.add(knobs)
+        yield from probe_and_climb(knobs, None, progress)
+    return progress.best is not before
 
 
 def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress, load: int | None) -> Prediction:
@@ -134,15 +165,17 @@ def probe_and_climb(
     """Probe one configuration at the certificate's load, and find its best load only if it can win."""
     task, to_beat = progress.task, progress.throughput * (1 + MIN_GAIN)
     progress.tried.add(knobs)
-    load = _probe_load(knobs, progress)
+    load = _nearest_new(knobs, _probe_load(knobs, progress), progress)
+    if load is None:
+        return
     probe = yield Trial(knobs, load, "can it beat the best inside the budget?")
     progress.note(probe)
     if probe.figures is None:
         return
     rate = probe.figures.throughput_per_s
     if expected_per_s is not None and rate <= to_beat < expected_per_s and DOUBTED * rate < expected_per_s:
-        beside = load + 1 if load < task.space.max_concurrency else load - 1
-        if beside >= 1:
+        beside = _nearest_new(knobs, load, progress)
+        if beside is not None:
             again = yield Trial(knobs, beside, "far below what was expected: once more")
             progress.note(again)
             if again.figures is not None and again.figures.throughput_per_s > DOUBTED * rate:
@@ -160,6 +193,13 @@ def probe_and_climb(
         known=progress.of(knobs),
     )
     progress.offer((yield from noted(search, progress)))
+
+
+def _nearest_new(knobs: Knobs, load: int, progress: Progress) -> int | None:
+    """The nearest load at which `knobs` were not measured, rather above than below; None where there is none."""
+    loads = range(1, progress.task.space.max_concurrency + 1)
+    new = (one for one in loads if (knobs, one) not in progress.made)
+    return min(new, key=lambda one: (abs(one - load), -one), default=None)
 
 
 def _certificate_load(progress: Progress) -> int | None:

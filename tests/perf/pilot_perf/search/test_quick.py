@@ -127,6 +127,24 @@ def test_a_level_that_is_bad_with_most_is_tried_beside_the_best() -> None:
     assert winner.figures.throughput_per_s == pytest.approx(150 * 1.2 * 1.25 * 2)
 
 
+def test_one_disturbed_window_does_not_discard_a_better_configuration() -> None:
+    """Nothing was expected of the queue delay, so its first window, a tenth too slow, surprises nobody."""
+    space = Space(max_batches=(4,), queue_delays_us=(0, 1000))
+    seen: set[Knobs] = set()
+    quiet = curve(lambda knobs: 330.0 if knobs.queue_delay_us else 300.0)
+    disturbed = curve(lambda knobs: 270.0)
+
+    def server(trial: Trial, number: int) -> Measurement:
+        is_first = trial.knobs.queue_delay_us is not None and trial.knobs.queue_delay_us > 0 and trial.knobs not in seen
+        seen.add(trial.knobs)
+        return (disturbed if is_first else quiet)(trial, number)
+
+    slo = parse_slo(["p95:100"])
+    winner = best_kept(searched(server, slo, space), slo)
+    assert winner is not None
+    assert winner.trial.knobs.queue_delay_us == 1000
+
+
 def test_few_measurements_are_enough_to_try_another_configuration() -> None:
     history = searched(simulated(random_model(random.Random(1))), parse_slo(["p95:100"]), most=10)
     assert {m.trial.knobs for m in history} > {UNTUNED}
