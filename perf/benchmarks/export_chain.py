@@ -5,7 +5,7 @@
     train, autograd     module.train(), gradients recorded: what a training script does by accident
     eval                module.eval(), gradients recorded
     eval, inference     and torch.inference_mode()
-    compile             and torch.compile (dynamic shapes); its compilation is not timed
+    compile             and torch.compile (the free axes dynamic); its compilation is not timed
     fp32 ... int4       ONNX Runtime on the CPU with the variants of `tritonpilot export model`
     fp16, bf16,         made for a GPU: size, and quality as far as a CPU shows it (rounded as a GPU rounds, see the
     int8-trt            export's rounding.py), never timed here; bf16 for the newest Triton in triton_releases.py
@@ -77,7 +77,7 @@ def spec_of(model: str, is_quick: bool) -> ExportSpec:
         return minilm.spec(num_fit_rows=600, num_judged_rows=200 if is_quick else 600)
     if model == "crepe":
         return crepe.spec(num_judged_rows=300 if is_quick else crepe.NUM_JUDGED_ROWS)
-    return efficientnet.spec(cuts_per_photo=6 if is_quick else 24)
+    return efficientnet.spec(cuts_per_photo=12 if is_quick else 24)
 
 
 def torch_calls(module: torch.nn.Module) -> dict[str, Call]:
@@ -99,12 +99,20 @@ def torch_calls(module: torch.nn.Module) -> dict[str, Call]:
     return {"train, autograd": train, "eval": evaluate, "eval, inference": inference}
 
 
-def compiled_call(module: torch.nn.Module) -> Call:
-    compiled = torch.compile(module, dynamic=True)
+def compiled_call(spec: ExportSpec, module: torch.nn.Module) -> Call:
+    """Compiled with the spec's free axes free, and no others: with free height and width, a CNN's many sizes keep the
+    compiler busy for an hour.
+    """
+    compiled = torch.compile(module)
 
     def call(batch: Batch) -> Any:
+        tensors = _tensors(batch)
+        for name, tensor in tensors.items():
+            for axis in (0, *spec.free_axes.get(name, {})):
+                if tensor.shape[axis] > 1:
+                    torch._dynamo.maybe_mark_dynamic(tensor, axis)
         with torch.inference_mode():
-            return compiled(**_tensors(batch))
+            return compiled(**tensors)
 
     return call
 
@@ -148,7 +156,7 @@ def _rate(call: Call, batch: Batch, window_s: float) -> float:
 
 def run_model(model: str, is_quick: bool, folder: Path) -> list[Row]:
     def say(text: str) -> None:
-        print(f"  {model}: {text}", file=sys.stderr)
+        print(f"  {model}: {text}", file=sys.stderr, flush=True)
 
     steps = Steps(folder, say)
     spec = spec_of(model, is_quick)
@@ -160,7 +168,7 @@ def run_model(model: str, is_quick: bool, folder: Path) -> list[Row]:
         trace_to_onnx(spec, module, folder / file_name(BASE))
     reference = run_reference(spec, torch_runner(spec, module))
     torch.set_num_threads(usable_cpus())
-    calls = {**torch_calls(module), "compile": compiled_call(module)}
+    calls = {**torch_calls(module), "compile": compiled_call(spec, module)}
     rows = torch_rows(spec, reference, module, calls)
     made, sessions = variant_rows(spec, reference, VARIANTS[model], folder, steps)
     rows += made
