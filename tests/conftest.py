@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,15 @@ from pilot_server.running import RunningServer
 def pytest_configure() -> None:
     # A job in the background of a script ignores Ctrl-C, and hands that down to what the tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What programs leave that a test has killed lies in pytest's folder, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("t")))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
 
 
 @pytest.fixture

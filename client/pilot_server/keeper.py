@@ -6,8 +6,8 @@
     stdin   "stop SECONDS": end the server, let it drain for so long; 0 is at once, also while it drains.
             End of file: our process has gone, however it died.
     stdout  "started PID" once, or "failed REASON".
-    exit    when the server has ended, and with it its process group, its shared memory, what `cleanup` names, and
-            (if our process has gone) its folder.
+    exit    when the server has ended, and with it its process group, its shared memory, what `cleanup` names, the
+            Python backend's folder in /tmp, and (if our process has gone) its own folder.
 
 It runs as a plain script with the standard library alone. If it is itself killed, the kernel ends the server
 (PR_SET_PDEATHSIG), and the next start sweeps the rest (run_folder.sweep).
@@ -16,6 +16,7 @@ It runs as a plain script with the standard library alone. If it is itself kille
 import contextlib
 import ctypes
 import json
+import math
 import os
 import selectors
 import shutil
@@ -30,6 +31,9 @@ _PARENT_GONE = -1.0
 _ORPHAN_DRAIN_S = 2.0
 # Beyond the drain, the server takes its time to end.
 _EXIT_S = 1.0
+# Of /proc/PID/stat, after the name: when the process was started, in clock ticks after the boot, which is known to 1 s.
+_START_TICKS = 19
+_CLOCK_ERROR_S = 2.0
 
 
 def main() -> int:
@@ -65,6 +69,7 @@ def main() -> int:
         subprocess.run(spec["cleanup"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for region in Path("/dev/shm").glob(spec["shm_prefix"] + "*"):
         region.unlink(missing_ok=True)
+    remove_environment_folders(Path("/tmp"), Path("/proc"), Path(spec["argv"][0]).name)
     if order == _PARENT_GONE:
         shutil.rmtree(spec["folder"], ignore_errors=True)
     return server.returncode & 0xFF
@@ -96,6 +101,26 @@ def _end(server: subprocess.Popen[bytes], wakeup: int, drain_s: float) -> None:
         _wait_for_order(server, wakeup, deadline=time.monotonic() + drain_s + _EXIT_S)
     server.kill()
     server.wait()
+
+
+def remove_environment_folders(parent: Path, proc: Path, server_name: str) -> None:
+    """Remove the empty folders that killed servers have left.
+
+    The Python backend makes one (`python_env_XXXXXX`, in /tmp and nowhere else) for every server, and removes it only
+    where the server ends in peace. Nothing says whose a folder is; one that is older than every running server
+    (processes named `server_name`) is nobody's.
+    """
+    boot_s = next(float(line.split()[1]) for line in (proc / "stat").read_text().splitlines() if line[:5] == "btime")
+    oldest_s = math.inf
+    for process in proc.glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, fields = process.read_text().partition("(")[2].rsplit(")", 1)
+            if name == server_name:
+                oldest_s = min(oldest_s, boot_s + int(fields.split()[_START_TICKS]) / os.sysconf("SC_CLK_TCK"))
+    for folder in parent.glob("python_env_??????"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_mtime < oldest_s - _CLOCK_ERROR_S:
+                folder.rmdir()
 
 
 def _die_with_parent() -> None:

@@ -1,6 +1,7 @@
 """A real browser without a window, driven over Chromium's DevTools protocol through a pipe: no driver, no port."""
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -38,6 +39,8 @@ class Browser:
                 *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
                 *(f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"),
             ],
+            # The path of its socket must be short.
+            env={name: value for name, value in os.environ.items() if name != "TMPDIR"},
             preexec_fn=give_pipes,
             pass_fds=(3, 4, to_browser, from_browser),
             stdin=subprocess.DEVNULL,
@@ -63,7 +66,13 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
+        # It removes its own temporary folder where it ends in peace.
+        with contextlib.suppress(OSError, RuntimeError, subprocess.TimeoutExpired):
+            self._session = ""
+            self._call("Browser.close")
+            self._process.wait(timeout=ANSWER_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._write)
         os.close(self._read)
