@@ -82,8 +82,8 @@ def guided(task: SearchTask, choose: Choose, surrogate: Surrogate) -> Search:
             break
         yield from probe_and_climb(*choice, progress)
     yield from _descend(progress, surrogate)
-    if (yield from _probe_again(progress)):
-        yield from _descend(progress, surrogate)
+    yield from _probe_again(progress)
+    yield from _descend(progress, surrogate)
     yield from _refine(progress)
     if progress.best is not None:
         yield from _draw(progress.best.trial, progress)
@@ -119,9 +119,9 @@ def _descend(progress: Progress, surrogate: Surrogate) -> Generator[Trial, Measu
         yield from probe_and_climb(untried[place], math.exp(prediction.mean[place]), progress)
 
 
-def _probe_again(progress: Progress) -> Generator[Trial, Measurement, bool]:
-    """Probe the best of what one window alone has discarded. Returns whether the best has changed."""
-    before, seen = progress.best, set[Knobs]()
+def _probe_again(progress: Progress) -> Generator[Trial, Measurement, None]:
+    """Probe the best of what one window alone has discarded."""
+    seen = set[Knobs]()
     while len(seen) < MAX_AGAIN and _has_room(progress):
         least = WITHIN * progress.throughput
         discarded = {
@@ -133,11 +133,10 @@ def _probe_again(progress: Progress) -> Generator[Trial, Measurement, bool]:
             and len(progress.of(knobs)) == 1
         }
         if not discarded:
-            break
+            return
         knobs = max(discarded, key=lambda knobs: discarded[knobs])
         seen.add(knobs)
         yield from probe_and_climb(knobs, None, progress)
-    return progress.best is not before
 
 
 def _predict(surrogate: Surrogate, of: list[Knobs], progress: Progress, load: int | None) -> Prediction:
