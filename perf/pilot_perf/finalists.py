@@ -113,10 +113,13 @@ def _higher(history: Sequence[Measurement], failures: Sequence[Failure], slo: Sl
 def _promises_of_candidates(
     history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, is_last: bool = False
 ) -> list[tuple[float, Trial]]:
+    if is_last:
+        # What was seen to use little, however little it gives: a load that nobody has measured may be one too many.
+        return _promises(history, failures, slo, ((LEAST_TARGET, 1.0),), None, with_discarded=False)
     # Each failure asks for more room in what is tried next, so that a noisy server ends with something.
-    lowered = 1.0 if is_last else LOWER_BY * max(len(failures) - 1, 0)
+    lowered = LOWER_BY * max(len(failures) - 1, 0)
     target, guard = max(TARGET - lowered, LEAST_TARGET), max(GUARD - lowered, LEAST_TARGET)
-    at_limit = 0.0 if is_last else math.pow(AT_LIMIT, len(failures) + 1)
+    at_limit = math.pow(AT_LIMIT, len(failures) + 1)
     return _promises(history, failures, slo, ((guard, 1.0), (1.0, at_limit)), target, with_discarded=bool(failures))
 
 
@@ -125,13 +128,14 @@ def _promises(
     failures: Sequence[Failure],
     slo: Slo,
     chances: Sequence[tuple[float, float]],
-    target: float,
+    target: float | None,
     *,
     with_discarded: bool,
 ) -> list[tuple[float, Trial]]:
     """What was measured, by how much of the budget it used at most and the share of its throughput that this promises.
 
-    Beside it what is not measured: loads that should use `target`, of what has failed and of what broke the budget.
+    Beside it what is not measured: loads that should use `target`, of what has failed and of what broke the budget;
+    None: nothing that is not measured.
     """
     too_high: dict[Knobs, int] = {}
     for failure in failures:
@@ -144,6 +148,8 @@ def _promises(
             share = next((share for most, share in chances if use <= most), None)
             if share is not None:
                 promises.append((m.figures.throughput_per_s * share, m.trial))
+    if target is None:
+        return promises
     # Much less load is no room where batches wait for more: that only a measurement can show.
     lowered = [(failure, target > LEAST_TARGET) for failure in failures]
     if with_discarded:

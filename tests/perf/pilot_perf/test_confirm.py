@@ -201,6 +201,17 @@ def test_every_failure_asks_for_more_room_in_what_is_tried_next() -> None:
     assert next_candidate([tight, roomy], others, SLO) == roomy.trial
 
 
+def test_the_last_candidate_is_one_that_was_seen_to_use_little() -> None:
+    """Not a lower load of the one that has failed, though that promises more than the slow one gives."""
+    slow, fast = measurement(SECOND, 6, 200.0, 30.0), measurement(FAST, 12, 400.0, 48.0)
+    failure = Failure(fast.trial, 1.1, 400.0)
+    lower = next_candidate([slow, fast], [failure], SLO)
+    assert lower is not None
+    assert lower.knobs == FAST
+    assert next_candidate([slow, fast], [failure], SLO, is_last=True) == slow.trial
+    assert next_candidate([fast], [failure], SLO, is_last=True) is None
+
+
 def test_where_the_measurements_run_out_the_last_candidate_is_one_with_room() -> None:
     """Thirty configurations look well once and break the budget then; one that is slower has room."""
     crowd = [measurement(Knobs(max_batch=size), 1, 300.0 - size, 46.0) for size in range(2, 32)]
