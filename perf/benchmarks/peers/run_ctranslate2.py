@@ -17,11 +17,13 @@ _COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 
 def _run_batch(generator: Any, vocabulary: Sequence[str], batch: Sequence[Mapping[str, Any]], stamps: Stamps) -> None:
     num_tokens = max(request["max_tokens"] for request in batch)
+    # Its own count of steps begins where the shortest prompt of the batch ends.
+    left = [request["max_tokens"] for request in batch]
 
     def came(step: Any) -> bool:
-        request = batch[step.batch_id]
-        if step.step < request["max_tokens"]:
-            stamps.hit(request["id"])
+        if left[step.batch_id]:
+            left[step.batch_id] -= 1
+            stamps.hit(batch[step.batch_id]["id"])
         return False
 
     generator.generate_batch(
