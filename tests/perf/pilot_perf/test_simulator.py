@@ -56,3 +56,17 @@ def test_a_batch_of_the_preferred_size_does_not_wait_for_more() -> None:
     waits = Knobs("fp32", 1, 1, 32, 20_000)
     assert figures(waits, 8).latency_ms["avg"] > 30
     assert figures(replace(waits, preferred_batch=8), 8).latency_ms["avg"] < 15
+
+
+def test_what_has_waited_out_the_delay_goes_with_all_that_is_there() -> None:
+    """Four go as soon as they are there, and the other five wait for longer than the delay meanwhile."""
+    assert figures(Knobs("fp32", 1, 1, 8, 1000, 4), 9).throughput_per_s == pytest.approx(9 / 0.017, rel=0.02)
+
+
+def test_a_disturbed_window_is_slower_in_a_part_of_it() -> None:
+    knobs = Knobs("fp32", 1, 1, 1, 0)
+    disturbed = figures(knobs, 1, replace(MODEL, disturbed_share=1.0, disturbed_factor=3.0))
+    quiet = figures(knobs, 1)
+    assert disturbed.throughput_per_s < 0.98 * quiet.throughput_per_s
+    assert disturbed.latency_ms["p99"] > 1.05 * quiet.latency_ms["p99"]
+    assert disturbed.latency_ms["avg"] < disturbed.latency_ms["p99"]
