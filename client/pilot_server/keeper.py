@@ -31,6 +31,8 @@ _PARENT_GONE = -1.0
 _ORPHAN_DRAIN_S = 2.0
 # Beyond the drain, the server takes its time to end.
 _EXIT_S = 1.0
+# Whatever started it: the keeper of a container must see the servers beside it, too.
+SERVER_NAME = "tritonserver"
 # Of /proc/PID/stat, after the name: when the process was started, in clock ticks after the boot, which is known to 1 s.
 _START_TICKS = 19
 _CLOCK_ERROR_S = 2.0
@@ -69,7 +71,7 @@ def main() -> int:
         subprocess.run(spec["cleanup"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for region in Path("/dev/shm").glob(spec["shm_prefix"] + "*"):
         region.unlink(missing_ok=True)
-    remove_environment_folders(Path("/tmp"), Path("/proc"), Path(spec["argv"][0]).name)
+    remove_environment_folders(Path("/tmp"), Path("/proc"), SERVER_NAME)
     if order == _PARENT_GONE:
         shutil.rmtree(spec["folder"], ignore_errors=True)
     return server.returncode & 0xFF

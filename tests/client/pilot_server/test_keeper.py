@@ -2,12 +2,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from pilot_server.keeper import remove_environment_folders
+from pilot_server.keeper import SERVER_NAME, remove_environment_folders
+from pilot_server.running import RunningServer
+from pilot_testing.python_models import write_scale_model
 
 
 @pytest.fixture
@@ -48,3 +50,12 @@ def test_without_a_server_all_empty_ones_go(tmp_path: Path) -> None:
     young = folder(tmp_path, "python_env_abcdef", age_s=0.0)
     remove_environment_folders(tmp_path, Path("/proc"), "no such server")
     assert not young.exists()
+
+
+@pytest.mark.triton
+def test_a_real_server_is_seen_by_its_name(tmp_path: Path, start_server: Callable[..., RunningServer]) -> None:
+    write_scale_model(tmp_path / "models")
+    start_server(tmp_path / "models")
+    young = folder(tmp_path, "python_env_abcdef", age_s=0.0)
+    remove_environment_folders(tmp_path, Path("/proc"), SERVER_NAME)
+    assert young.exists()
