@@ -115,7 +115,7 @@ def _promises_of_candidates(
 ) -> list[tuple[float, Trial]]:
     if is_last:
         # What was seen to use little, however little it gives: a load that nobody has measured may be one too many.
-        return _promises(history, failures, slo, ((LEAST_TARGET, 1.0),), None, with_discarded=False)
+        return _promises_of_measured(history, failures, slo, ((LEAST_TARGET, 1.0),))
     # Each failure asks for more room in what is tried next, so that a noisy server ends with something.
     lowered = LOWER_BY * max(len(failures) - 1, 0)
     target, guard = max(TARGET - lowered, LEAST_TARGET), max(GUARD - lowered, LEAST_TARGET)
@@ -128,28 +128,12 @@ def _promises(
     failures: Sequence[Failure],
     slo: Slo,
     chances: Sequence[tuple[float, float]],
-    target: float | None,
+    target: float,
     *,
     with_discarded: bool,
 ) -> list[tuple[float, Trial]]:
-    """What was measured, by how much of the budget it used at most and the share of its throughput that this promises.
-
-    Beside it what is not measured: loads that should use `target`, of what has failed and of what broke the budget;
-    None: nothing that is not measured.
-    """
-    too_high: dict[Knobs, int] = {}
-    for failure in failures:
-        knobs, load = failure.trial.knobs, failure.trial.concurrency
-        too_high[knobs] = min(load, too_high.get(knobs, load))
-    promises = []
-    for m in history:
-        if m.figures and m.trial.concurrency < too_high.get(m.trial.knobs, math.inf):
-            use = slo.worst_use(m.figures)
-            share = next((share for most, share in chances if use <= most), None)
-            if share is not None:
-                promises.append((m.figures.throughput_per_s * share, m.trial))
-    if target is None:
-        return promises
+    """What was measured; beside it loads that were not and should use `target`, of what failed or broke the budget."""
+    promises, too_high = _promises_of_measured(history, failures, slo, chances), _too_high(failures)
     # Much less load is no room where batches wait for more: that only a measurement can show.
     lowered = [(failure, target > LEAST_TARGET) for failure in failures]
     if with_discarded:
@@ -162,6 +146,30 @@ def _promises(
         if may_wait or lower >= _least_load(knobs):
             promises.append((_promise_per_s(history, failure, lower), Trial(knobs, lower)))
     return promises
+
+
+def _promises_of_measured(
+    history: Sequence[Measurement], failures: Sequence[Failure], slo: Slo, chances: Sequence[tuple[float, float]]
+) -> list[tuple[float, Trial]]:
+    """`chances`: by how much of the budget it used at most, the share of its throughput that this promises."""
+    too_high = _too_high(failures)
+    promises = []
+    for m in history:
+        if m.figures and m.trial.concurrency < too_high.get(m.trial.knobs, math.inf):
+            use = slo.worst_use(m.figures)
+            share = next((share for most, share in chances if use <= most), None)
+            if share is not None:
+                promises.append((m.figures.throughput_per_s * share, m.trial))
+    return promises
+
+
+def _too_high(failures: Sequence[Failure]) -> dict[Knobs, int]:
+    """The lowest load at which each configuration has failed."""
+    lowest: dict[Knobs, int] = {}
+    for failure in failures:
+        knobs, load = failure.trial.knobs, failure.trial.concurrency
+        lowest[knobs] = min(load, lowest.get(knobs, load))
+    return lowest
 
 
 def _least_broken(history: Sequence[Measurement], slo: Slo) -> list[Failure]:

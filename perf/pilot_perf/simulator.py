@@ -21,9 +21,9 @@ disturbed by something else that wants the cores (`disturbed_share`, up to `dist
 import math
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pilot_perf.knobs import Knobs
 from pilot_perf.measures import Figures, Measurement, Trial
@@ -32,8 +32,6 @@ from pilot_perf.simulated_loop import closed_loop
 # Measurements in one period of the drift; two waves whose ratio is irrational never repeat.
 DRIFT_PERIODS = (37.0, 37.0 * math.sqrt(2) / 4)
 PERCENTILES = (50, 90, 95, 99)
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class SimulatedModel:
         """The same without noise between measurements: what it would show on average over a long time."""
         return replace(self, window_noise=0.0, drift=0.0, disturbed_share=0.0)
 
-    def batch_times_ms(self, knobs: Knobs, most: int) -> Array:
+    def batch_times_ms(self, knobs: Knobs, most: int) -> npt.NDArray[np.float64]:
         """The time of a batch by [busy instances][rows]; place 0 is not used."""
         threads = knobs.intra_op_threads or 1
         amdahl = self.serial_share + (1.0 - self.serial_share) / threads

@@ -135,7 +135,7 @@ def test_one_disturbed_window_does_not_discard_a_better_configuration() -> None:
     disturbed = curve(lambda knobs: 270.0)
 
     def server(trial: Trial, number: int) -> Measurement:
-        is_first = trial.knobs.queue_delay_us is not None and trial.knobs.queue_delay_us > 0 and trial.knobs not in seen
+        is_first = bool(trial.knobs.queue_delay_us) and trial.knobs not in seen
         seen.add(trial.knobs)
         return (disturbed if is_first else quiet)(trial, number)
 
