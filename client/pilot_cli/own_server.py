@@ -1,4 +1,9 @@
-"""The server that `sweep` and `tune` start for one model."""
+"""The server that `sweep` and `tune` start for one model.
+
+They load the model with dozens of configurations. A server completes each of them first, in a process of its own, which
+costs the Python backend more than a second (on its way out it waits for a second, every time). So one server completes
+what the repository says, once, and another one, which completes nothing, is given that.
+"""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -9,6 +14,8 @@ from typing import TYPE_CHECKING, Self
 from pilot_base.progress import Say
 
 if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
     from pilot_server.running import RunningServer
 
 # A model may load weights for a long time.
@@ -52,16 +59,31 @@ def serve_model(repository: Path, model: str, say: Say) -> "RunningServer":
         ModelNotReadyError: the server refuses the model; carries its reason.
     """
     from pilot_cli.servable import models_of, require_models
-    from pilot_client.repository import load
+    from pilot_client import repository as model_control
     from pilot_server.embedded import existing_repository, start_embedded
 
     repository = existing_repository(repository)
     require_models(repository, models_of(repository), [model])
     # Not told to load it at its start: a server that cannot would end, and the reason be somewhere in its log.
-    server = start_embedded(repository, load=(), say=say)
+    with start_embedded(repository, load=(), say=say) as server:
+        model_control.load(server.grpc_url, model, timeout_s=LOAD_TIMEOUT_S)
+        completed = _completed(server.grpc_url, model)
+    server = start_embedded(repository, load=(), say=say, extra_args=["--disable-auto-complete-config"])
     try:
-        load(server.grpc_url, model, timeout_s=LOAD_TIMEOUT_S)
+        for name, config in completed.items():
+            model_control.load(server.grpc_url, name, config, timeout_s=LOAD_TIMEOUT_S)
     except BaseException:
         server.stop(drain_s=0.0)
         raise
     return server
+
+
+def _completed(grpc_url: str, model: str) -> "dict[str, ModelConfig]":
+    """The configurations of the model and of all that it runs if it is an ensemble, itself last."""
+    from pilot_client.repository import model_config
+
+    config = model_config(grpc_url, model)
+    found: dict[str, ModelConfig] = {}
+    for step in config.ensemble_scheduling.step:
+        found |= _completed(grpc_url, step.model_name)
+    return {**found, model: config}

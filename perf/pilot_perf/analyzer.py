@@ -30,9 +30,9 @@ from pilot_perf.profile_export import read_export
 from pilot_perf.records import LoadRecords
 from pilot_perf.schedule import with_due_times
 from pilot_perf.target import Target
+from pilot_perf.windows import NUM_WINDOWS
 from pilot_server.toolchain import PerfAnalyzer
 
-NUM_WINDOWS = 3
 # It ends a window this much later than it was asked to.
 WINDOW_STRETCH = 1.2
 # perf_analyzer sends from these threads; more of them only fight the server for the cores.
@@ -68,9 +68,7 @@ class LoadRun:
     records: LoadRecords | None = None
 
 
-def load_argv(
-    program: Path, target: Target, load: Load, window_ms: int, folder: Path, num_windows: int = NUM_WINDOWS
-) -> list[str]:
+def load_argv(program: Path, target: Target, load: Load, window_ms: int, folder: Path) -> list[str]:
     """The command line for one load; what it writes lands in `folder`."""
     argv = [
         str(program),
@@ -78,7 +76,7 @@ def load_argv(
         *("-u", target.grpc_url, "-i", "grpc", "--async"),
         *("--max-threads", str(CLIENT_THREADS)),
         *("--measurement-mode", "time_windows", "--measurement-interval", str(window_ms)),
-        *("--max-trials", str(num_windows), "--stability-percentage", "999999"),
+        *("--max-trials", str(NUM_WINDOWS), "--stability-percentage", "999999"),
         *("-f", str(_csv(folder)), "--verbose-csv", "-v"),
     ]
     if load.intervals_us is None:
@@ -121,7 +119,7 @@ def measure_load(
         if load.intervals_us is not None:
             _intervals(folder).write_text("\n".join(map(str, load.intervals_us)) + "\n")
         argv = load_argv(analyzer.argv0, target, load, window_ms, folder)
-        ended = _run(argv, analyzer, _deadline_s(window_ms, NUM_WINDOWS), started)
+        ended = _run(argv, analyzer, _deadline_s(window_ms), started)
         if (words := _failure(ended.output)) is not None:
             raise FailedRequestsError(words)
         # A window without a single answer is "unstable" to it whatever the percentage.
@@ -138,23 +136,6 @@ def measure_load(
         return LoadRun(period_s, records=records)
 
 
-def warm_up(analyzer: PerfAnalyzer, target: Target, concurrency: int, window_ms: int) -> None:
-    """Put the load on for about `window_ms` and throw the result away.
-
-    Raises:
-        FailedRequestsError: a request failed; carries what the server said.
-        AnalyzerError: perf_analyzer failed or hung.
-    """
-    with tempfile.TemporaryDirectory(prefix="tritonpilot-load-") as name:
-        argv = load_argv(analyzer.argv0, target, Load(concurrency), window_ms, Path(name), num_windows=1)
-        ended = _run(argv, analyzer, _deadline_s(window_ms, 1))
-    if (words := _failure(ended.output)) is not None:
-        raise FailedRequestsError(words)
-    # One window is never "stable" to it: that is its exit code 2, after it has put the load on.
-    if ended.code != 0 and not ended.passes_s:
-        raise AnalyzerError(f"perf_analyzer exited with {ended.code}: {_last_words(ended.output)}")
-
-
 def _csv(folder: Path) -> Path:
     return folder / "load.csv"
 
@@ -167,8 +148,8 @@ def _intervals(folder: Path) -> Path:
     return folder / "intervals.txt"
 
 
-def _deadline_s(window_ms: int, num_windows: int) -> float:
-    return GRACE_S + 2.0 * num_windows * window_ms / 1000.0
+def _deadline_s(window_ms: int) -> float:
+    return GRACE_S + 2.0 * NUM_WINDOWS * window_ms / 1000.0
 
 
 @dataclass(frozen=True)

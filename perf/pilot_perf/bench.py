@@ -50,7 +50,9 @@ class Bench:
     # Of an ensemble: the configuration that each member is installed with, by its name.
     members: Mapping[str, ModelConfig] = field(default_factory=dict)
     loaded: Knobs | None = field(default=UNTUNED)
+    # What the server is warm for, and the requests/s seen then.
     _warm: Point | None = None
+    _expected_per_s: float | None = None
     # Whether a load has exchanged a configuration since the server was as we found it.
     _is_overridden: bool = False
 
@@ -142,10 +144,11 @@ class Bench:
             return
         try:
             with self._served():
-                self.loader.warm_up(trial)
+                self._expected_per_s = self.loader.warm_up(trial)
         except FailedRequestsError:
             if not self._counts_failures(trial):
                 raise
+            self._expected_per_s = None
         self._warm = trial.point
 
     def _counts_failures(self, trial: Trial) -> bool:
@@ -179,7 +182,7 @@ class Bench:
 
         What does not count is added to `earlier`.
         """
-        slo, window_ms, problem, attempts = self.loader.slo, plan.window_ms, "", 0
+        slo, window_ms, problem, attempts = self.loader.slo, self._first_window_ms(trial, plan), "", 0
         while attempts < UNSTEADY_ATTEMPTS:
             try:
                 figures = self._measure_once(trial, window_ms)
@@ -214,7 +217,14 @@ class Bench:
             if not problem:
                 return Measurement(trial, "measured", self._narrowed(figures, trial, window_ms, plan))
             earlier.append(_earlier(figures, "unsteady"))
+            window_ms = max(window_ms, plan.window_ms)
         return Measurement(trial, "unstable", problem=problem)
+
+    def _first_window_ms(self, trial: Trial, plan: WindowPlan) -> int:
+        """An open loop is about what comes now and then, so its windows are not shortened."""
+        if trial.rate_per_s is not None or self._expected_per_s is None:
+            return plan.window_ms
+        return plan.first_ms(self._expected_per_s, self.loader.slo)
 
     def _narrowed(self, figures: Figures, trial: Trial, window_ms: int, plan: WindowPlan) -> Figures:
         """`figures` with those of further windows, where the plan asks for surer ones."""

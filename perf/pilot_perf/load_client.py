@@ -5,7 +5,8 @@ measured with it. This one counts failures. It is slower (a thousand requests a 
 so it is used only there.
 
     SPEC     JSON: url, model, is_stream, rows (requests as base64 of ModelInferRequest), window_s, num_windows,
-             warm_up_s, concurrency, and intervals_us for an open loop
+             warm_up_s, drain_s (what the last requests get to end after the last window), concurrency, and
+             intervals_us for an open loop
     RESULT   JSON: borders_ns, and requests as [due_ns or null, sent_ns, [response_ns, ...], [response, ...], error],
              each response a base64 of ModelInferResponse, in streams only
 
@@ -27,8 +28,6 @@ from tritonclient.grpc import service_pb2
 
 _SERVICE = "/inference.GRPCInferenceService"
 _CHANNELS = 4
-# What the last requests get to end after the last window.
-_DRAIN_S = 10.0
 _UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 # [due_ns, sent_ns, response_ns, responses, error]
@@ -44,6 +43,7 @@ class Load:
         self._num_borders = spec["num_windows"] + 1
         self._window_s: float = spec["window_s"]
         self._warm_up_s: float = spec["warm_up_s"]
+        self._drain_s: float = spec["drain_s"]
         self._concurrency: int = spec["concurrency"]
         self._intervals_us: list[int] | None = spec.get("intervals_us")
         # A channel is a connection, and one connection orders its frames: a few of them share the load.
@@ -67,7 +67,7 @@ class Load:
         load = self._closed(end_s) if self._intervals_us is None else self._open(end_s, self._intervals_us)
         tasks = await load
         if tasks:
-            _, running = await asyncio.wait(tasks, timeout=_DRAIN_S)
+            _, running = await asyncio.wait(tasks, timeout=self._drain_s)
             for task in running:
                 task.cancel()
         for channel in self._channels:

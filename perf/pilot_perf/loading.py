@@ -1,7 +1,8 @@
 """Puts one load on a model that is there, and turns what came back into figures.
 
-perf_analyzer puts it on where it can. It ends at the first request that fails, so where failures are to be counted
-(in an open loop, whose queue may refuse; under a budget on the error rate) our own client takes over.
+perf_analyzer puts it on where it is measured, as far as it can. It ends at the first request that fails, so where
+failures are to be counted (in an open loop, whose queue may refuse; under a budget on the error rate) our own client
+takes over. That one also warms up: perf_analyzer takes a second to start and to end.
 """
 
 import time
@@ -12,7 +13,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf import own_client
-from pilot_perf.analyzer import NUM_WINDOWS, WINDOW_STRETCH, Load, LoadRun, measure_load, warm_up
+from pilot_perf.analyzer import WINDOW_STRETCH, Load, LoadRun, measure_load
 from pilot_perf.input_data import Row
 from pilot_perf.llm_measures import llm_figures
 from pilot_perf.measures import Figures, Trial
@@ -24,9 +25,10 @@ from pilot_perf.slo import Slo
 from pilot_perf.target import Target
 from pilot_perf.usage_sampler import UsageSampler
 from pilot_perf.widths import percentile_half_widths
+from pilot_perf.windows import NUM_WINDOWS
 from pilot_server.toolchain import PerfAnalyzer
 
-WARM_UP_MS = 400
+WARM_UP_MS, WARM_UP_ROWS = 400, 64
 # In flight while an open loop is warmed up: its own bound may be far above what the server takes at once.
 OPEN_LOOP_WARM_UP = 4
 # perf_analyzer's start and end, beside its windows.
@@ -50,10 +52,12 @@ class Loader:
     def move_to(self, grpc_url: str, server_pid: int | None) -> None:
         self.target, self.server_pid = replace(self.target, grpc_url=grpc_url), server_pid
 
-    def warm_up(self, trial: Trial) -> None:
-        """Raises as `analyzer.warm_up`."""
+    def warm_up(self, trial: Trial) -> float:
+        """Put the load on for a moment, over the connection. Returns the requests/s that were answered, which is less
+        than perf_analyzer would get of a fast model. Raises as `own_client.warm_up`.
+        """
         concurrency = trial.concurrency if trial.rate_per_s is None else min(trial.concurrency, OPEN_LOOP_WARM_UP)
-        warm_up(self.analyzer, self._target_of(trial), concurrency, WARM_UP_MS)
+        return own_client.warm_up(self._own_load(concurrency, WARM_UP_ROWS), WARM_UP_MS)
 
     def by_analyzer(self, trial: Trial, window_ms: int) -> Figures:
         """The figures of three windows, without the server's own times. Raises as `analyzer.measure_load`."""
@@ -69,20 +73,18 @@ class Loader:
         """The same, counting failures; tensors come over the connection, whatever the trial says. Raises as
         `own_client.measure`.
         """
-        load = OwnLoad(
-            self.target.grpc_url,
-            self.target.model,
-            [self._with_batch(row) for row in self.target.requests.rows()],
-            self.target.is_streamed,
-            trial.concurrency,
-            self._intervals_us(trial, window_ms),
-        )
+        load = replace(self._own_load(trial.concurrency), intervals_us=self._intervals_us(trial, window_ms))
         clock_ns = time.time_ns() - time.monotonic_ns()
         with UsageSampler(self.server_pid) as sampler:
             records = own_client.measure(load, window_ms, sampler.watch_client)
         first_ns, last_ns = records.borders_ns[0] - clock_ns, records.borders_ns[-1] - clock_ns
         usage = sampler.usage(first_ns / NS_PER_S, last_ns / NS_PER_S)
         return replace(self._from_records(records, trial), usage=usage)
+
+    def _own_load(self, concurrency: int, max_rows: int | None = None) -> OwnLoad:
+        target = self.target
+        rows = [self._with_batch(row) for row in target.requests.rows()[:max_rows]]
+        return OwnLoad(target.grpc_url, target.model, rows, target.is_streamed, concurrency)
 
     def _target_of(self, trial: Trial) -> Target:
         memory = trial.knobs.shared_memory

@@ -1,5 +1,10 @@
-"""Puts a load on with our own client (load_client.py), which counts the requests that fail."""
+"""Puts a load on with our own client (load_client.py).
 
+measure    in a process of its own; counts the requests that fail
+warm_up    in this one: it starts at once, and of what it sees only the order of magnitude is used
+"""
+
+import asyncio
 import base64
 import json
 import os
@@ -15,12 +20,15 @@ import numpy as np
 from tritonclient.grpc import InferResult, service_pb2
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-from pilot_perf.errors import AnalyzerError
-from pilot_perf.records import LoadRecords, Record, load_records
+from pilot_perf.errors import AnalyzerError, FailedRequestsError
+from pilot_perf.load_client import Load
+from pilot_perf.records import NS_PER_S, LoadRecords, Record, load_records
+from pilot_perf.windows import NUM_WINDOWS
 
 WARM_UP_S = 0.3
-NUM_WINDOWS = 3
 GRACE_S = 30.0
+# What the last requests get to end after the last window, and at the end of a warm-up, whose first answers may be slow.
+DRAIN_S, WARM_UP_DRAIN_S = 10.0, 20.0
 
 Row = dict[str, "np.ndarray[Any, Any]"]
 
@@ -47,17 +55,7 @@ def measure(load: OwnLoad, window_ms: int, started: Callable[[int], None] = lamb
         AnalyzerError: the client failed or hung; carries its words.
         EmptyWindowsError: no request ended within the windows.
     """
-    spec = {
-        "url": load.url,
-        "model": load.model,
-        "is_stream": load.is_stream,
-        "rows": [base64.b64encode(_request(load.model, row)).decode() for row in load.rows],
-        "window_s": window_ms / 1000.0,
-        "num_windows": NUM_WINDOWS,
-        "warm_up_s": WARM_UP_S,
-        "concurrency": load.concurrency,
-        "intervals_us": None if load.intervals_us is None else list(load.intervals_us),
-    }
+    spec = _spec(load, window_ms, NUM_WINDOWS, WARM_UP_S, DRAIN_S)
     with tempfile.TemporaryDirectory(prefix="tritonpilot-load-") as folder:
         spec_file, result_file = Path(folder) / "spec.json", Path(folder) / "result.json"
         spec_file.write_text(json.dumps(spec))
@@ -84,6 +82,44 @@ def measure(load: OwnLoad, window_ms: int, started: Callable[[int], None] = lamb
             raise AnalyzerError(f"the load client failed: {words[-1] if words else 'it said nothing'}")
         result = json.loads(result_file.read_text())
     return load_records(result["borders_ns"], [_record(entry) for entry in result["requests"]])
+
+
+def warm_up(load: OwnLoad, window_ms: int) -> float:
+    """Put the load on for `window_ms`, and wait for the last answers. Returns the requests/s that were answered.
+
+    Raises:
+        FailedRequestsError: a request failed; carries what the server said.
+        AnalyzerError: nothing was answered in time.
+    """
+
+    async def run() -> Load:
+        client = Load(_spec(load, window_ms, num_windows=1, warm_up_s=0.0, drain_s=WARM_UP_DRAIN_S))
+        await client.run()
+        return client
+
+    entries = asyncio.run(run()).entries
+    for *_, error in entries:
+        if error:
+            raise FailedRequestsError(f"requests fail: {error.splitlines()[0]}")
+    if not entries:
+        raise AnalyzerError(f"no request of the warm-up was answered within {WARM_UP_DRAIN_S:.0f} s")
+    first_ns, last_ns = min(entry[1] for entry in entries), max(entry[2][-1] for entry in entries)
+    return float(len(entries) / ((last_ns - first_ns) / NS_PER_S))
+
+
+def _spec(load: OwnLoad, window_ms: int, num_windows: int, warm_up_s: float, drain_s: float) -> dict[str, Any]:
+    return {
+        "url": load.url,
+        "model": load.model,
+        "is_stream": load.is_stream,
+        "rows": [base64.b64encode(_request(load.model, row)).decode() for row in load.rows],
+        "window_s": window_ms / 1000.0,
+        "num_windows": num_windows,
+        "warm_up_s": warm_up_s,
+        "drain_s": drain_s,
+        "concurrency": load.concurrency,
+        "intervals_us": None if load.intervals_us is None else list(load.intervals_us),
+    }
 
 
 def _record(entry: list[Any]) -> Record:
@@ -114,6 +150,6 @@ def _request(model: str, row: Row) -> bytes:
         if array.dtype.kind == "U":
             array = np.char.encode(array, "utf-8").astype(np.object_)
         request.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
-        raw = serialize_byte_tensor(array).tobytes() if array.dtype == np.object_ else array.tobytes()
+        raw = serialize_byte_tensor(array).item() if array.dtype == np.object_ else array.tobytes()
         request.raw_input_contents.append(raw)
     return bytes(request.SerializeToString())

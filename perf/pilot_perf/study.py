@@ -27,10 +27,10 @@ from pilot_perf.store import Phase, Store
 from pilot_perf.windows import WindowPlan
 from pilot_perf.winner import winner_of
 
-SEARCH_WINDOWS = WindowPlan(window_ms=700)
+SEARCH_WINDOWS = WindowPlan(window_ms=700, least_ms=300)
 # Three windows know their mean by two degrees of freedom only; as wide as that, three more are worth their time.
-CONFIRM_WINDOWS = WindowPlan(window_ms=1800, half_width=0.2)
-ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000)
+CONFIRM_WINDOWS = WindowPlan(window_ms=1800, least_ms=900, num_enough=5, half_width=0.3)
+ATTRIBUTION_WINDOWS = WindowPlan(window_ms=1000, least_ms=600, num_enough=5)
 OVERLOAD_WINDOWS = WindowPlan(window_ms=1700)
 MAX_MEASUREMENTS = 60
 

@@ -1,7 +1,8 @@
 """How long to measure, and whether the windows of one measurement agree.
 
 A percentile needs requests beyond it: below `Slo.min_requests` the windows are made longer and the load is measured
-again, up to a cap.
+again, up to a cap. How many a second to expect is seen while the load is warmed up, so the first length is mostly
+right: short where a model answers hundreds a second, long where it answers one.
 """
 
 import math
@@ -15,6 +16,9 @@ from pilot_perf.widths import rate_half_width
 # Little's law (requests in flight = throughput x mean latency) holds for any closed loop. Below this share of what was
 # asked for, the client did not keep the load up; above it by more than that, the numbers contradict each other.
 LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 0.8, 1.15
+# Requests more than needed, as a factor: a guess may be too high.
+SPARE = 1.2
+NUM_WINDOWS = 3
 # Windows that differ by less than this are steady, on a machine with other things to do.
 STEADY_SPREAD = 0.35
 
@@ -23,12 +27,15 @@ STEADY_SPREAD = 0.35
 class WindowPlan:
     """Lengths of one of the three windows.
 
+    `window_ms` is enough; so are windows, not below `least_ms`, that hold `num_enough` times `Slo.min_requests`.
     Where the 95% interval of the throughput or of a percentile is wider than `half_width` (a share) to either side, the
     windows are measured again and taken together, `max_repeats` times at most; None: they are taken as they are.
     """
 
     window_ms: int = 700
     max_window_ms: int = 20_000
+    least_ms: int | None = None
+    num_enough: int = 3
     half_width: float | None = None
     max_repeats: int = 1
 
@@ -38,11 +45,21 @@ class WindowPlan:
         throughput = rate_half_width(figures.window_rates_per_s)
         return any(width > self.half_width for width in (throughput or 0.0, *(figures.half_widths or {}).values()))
 
+    def first_ms(self, expected_per_s: float, slo: Slo) -> int:
+        """The length to begin with, where `expected_per_s` requests are answered."""
+
+        def length_ms(num_requests: float) -> int:
+            return math.ceil(1000.0 * num_requests / (NUM_WINDOWS * expected_per_s))
+
+        shorter_ms = max(length_ms(self.num_enough * slo.min_requests), self.least_ms or self.window_ms)
+        needed_ms = min(length_ms(SPARE * slo.min_requests), self.max_window_ms)
+        return max(min(shorter_ms, self.window_ms), needed_ms)
+
     def longer(self, window_ms: int, num_requests: int, slo: Slo) -> int | None:
         """A length that should give enough requests, None where `num_requests` is enough or the cap is reached."""
         if num_requests >= slo.min_requests or window_ms >= self.max_window_ms:
             return None
-        needed = 1.2 * window_ms * slo.min_requests / max(num_requests, 1)
+        needed = SPARE * window_ms * slo.min_requests / max(num_requests, 1)
         return min(max(math.ceil(needed), 2 * window_ms), self.max_window_ms)
 
 

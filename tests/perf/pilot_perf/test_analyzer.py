@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf import analyzer
-from pilot_perf.analyzer import Load, load_argv, measure_load, warm_up
+from pilot_perf.analyzer import Load, load_argv, measure_load
 from pilot_perf.errors import AnalyzerError, EmptyWindowsError, FailedRequestsError
 from pilot_perf.requests import FixedRequests, RandomRequests
 from pilot_perf.target import Target
@@ -84,12 +84,6 @@ def test_one_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: 
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_warm_up_does_not_mind_that_one_window_is_never_stable(tmp_path: Path) -> None:
-    warm_up(program(tmp_path, "echo '  Pass [1] throughput: 3 infer/sec.'; exit 2"), TARGET, 1, 100)
-    with pytest.raises(AnalyzerError, match="exited with 2: nothing there"):
-        warm_up(program(tmp_path, "echo nothing there; exit 2"), TARGET, 1, 100)
-
-
 def test_the_environment_of_the_toolchain_reaches_it(tmp_path: Path) -> None:
     echoing = program(tmp_path, "echo $WANTED; exit 1")
     with pytest.raises(AnalyzerError, match="exited with 1: here"):
@@ -109,8 +103,6 @@ def test_a_request_that_fails_is_told_from_a_perf_analyzer_that_fails(tmp_path: 
     )
     with pytest.raises(FailedRequestsError, match="requests fail: queue full"):
         measure_load(program(tmp_path, script), TARGET, Load(2), 100)
-    with pytest.raises(FailedRequestsError, match="requests fail: queue full"):
-        warm_up(program(tmp_path, script), TARGET, 2, 100)
 
 
 def test_its_pid_is_told_while_it_runs(tmp_path: Path) -> None:

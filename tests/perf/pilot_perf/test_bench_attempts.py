@@ -42,11 +42,11 @@ class GivenBench(Bench):
 
 
 def measure(
-    *given: Figures | AnalyzerError, slo: str = "p95:50", plan: WindowPlan = PLAN
+    *given: Figures | AnalyzerError, slo: str = "p95:50", plan: WindowPlan = PLAN, expected_per_s: float | None = None
 ) -> tuple[Measurement, list[int]]:
     trial = Trial(UNTUNED, 4)
     loader = cast(Loader, SimpleNamespace(slo=parse_slo([slo])))
-    bench = GivenBench(loader, ModelConfig(), _warm=trial.point, given=iter(given))
+    bench = GivenBench(loader, ModelConfig(), _warm=trial.point, _expected_per_s=expected_per_s, given=iter(given))
     return bench.measure(trial, plan), bench.windows_ms
 
 
@@ -60,6 +60,14 @@ def test_an_unsteady_attempt_before_a_steady_one_is_kept_beside_it() -> None:
     assert measurement.figures == figures()
     assert [attempt.window_rates_per_s for attempt in measurement.earlier] == [APART]
     assert str(measurement.earlier[0]) == ("unsteady: 200.0/s (windows 100, 200, 300), 500 requests in 2.5 s")
+
+
+def test_a_fast_model_gets_short_windows_until_they_disagree() -> None:
+    plan = WindowPlan(window_ms=700, least_ms=300)
+    _, windows_ms = measure(figures(), plan=plan, expected_per_s=1000.0)
+    assert windows_ms == [300]
+    measurement, windows_ms = measure(figures(APART), figures(), plan=plan, expected_per_s=1000.0)
+    assert (measurement.status, windows_ms) == ("measured", [300, 700])
 
 
 def test_two_unsteady_attempts_are_no_number_and_both_are_kept() -> None:

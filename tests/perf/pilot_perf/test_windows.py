@@ -12,6 +12,22 @@ def test_too_few_requests_ask_for_a_longer_window() -> None:
     assert plan.longer(700, 99, P95) == 1400
 
 
+def test_windows_are_short_where_a_model_answers_hundreds_a_second() -> None:
+    """p95 needs 100 requests; three times as many are enough."""
+    plan = WindowPlan(window_ms=700, least_ms=300, num_enough=3)
+    assert plan.first_ms(10_000.0, P95) == 300
+    assert plan.first_ms(200.0, P95) == 500
+    assert plan.first_ms(100.0, P95) == 700
+    assert WindowPlan(window_ms=700).first_ms(10_000.0, P95) == 700
+
+
+def test_windows_begin_as_long_as_a_slow_model_needs() -> None:
+    plan = WindowPlan(window_ms=700, least_ms=300, max_window_ms=5000)
+    assert plan.first_ms(20.0, P95) == 2000
+    assert plan.longer(plan.first_ms(20.0, P95), 100, P95) is None
+    assert plan.first_ms(1.0, P95) == 5000
+
+
 def test_windows_never_grow_past_the_cap() -> None:
     plan = WindowPlan(window_ms=700, max_window_ms=5000)
     assert plan.longer(700, 0, P95) == 5000
