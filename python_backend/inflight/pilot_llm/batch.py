@@ -19,8 +19,9 @@ has sampled, on the runner's device; `token_ids` are places in it then.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -75,38 +76,58 @@ def build_batch(steps: Sequence[SequenceStep], block_size: int) -> Batch:
     Raises:
         ValueError: a sequence without tokens or with too few blocks; a defect of the caller.
     """
-    lengths = np.array([len(step.token_ids) for step in steps], dtype=np.int64)
-    starts = np.array([step.start for step in steps], dtype=np.int64)
-    query_start = np.zeros(len(steps) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=query_start[1:])
-    context_lens = starts + lengths
-    blocks_needed = -(-context_lens // block_size)
-    num_blocks = np.array([len(step.blocks) for step in steps], dtype=np.int64)
+    batch = build_plain_batch(
+        [step.token_ids for step in steps],
+        [step.start for step in steps],
+        [step.blocks if isinstance(step.blocks, array) else array("i", step.blocks) for step in steps],
+        block_size,
+    )
+    num_sampled = np.array([len(step.sampled) for step in steps], dtype=np.int64)
+    first_rows = np.repeat(batch.query_start[:-1], num_sampled)
+    return replace(batch, sampled_rows=_joined([step.sampled for step in steps]) + first_rows)
+
+
+def build_plain_batch(
+    token_ids: Sequence[Sequence[int]], starts: Sequence[int], blocks: Sequence[array[int]], block_size: int
+) -> Batch:
+    """As `build_batch`, from one list of each field; sampled is the last token of every sequence.
+
+    Nearly every step is like that, and an object for each of its sequences would cost more than all that is done here.
+    """
+    lengths = np.array(list(map(len, token_ids)), dtype=np.int64)
     if not lengths.all():
         raise ValueError("a sequence without tokens has no place in a batch")
-    if (num_blocks < blocks_needed).any():
-        index = int((num_blocks < blocks_needed).argmax())
-        raise ValueError(f"{num_blocks[index]} blocks of {block_size} tokens do not reach position {starts[index]}")
-    sequence = np.repeat(np.arange(len(steps)), lengths)
-    positions = np.arange(query_start[-1], dtype=np.int64) - query_start[sequence] + starts[sequence]
-    block_table = _block_table(steps, blocks_needed)
-    slots = block_table[sequence, positions // block_size].astype(np.int64) * block_size + positions % block_size
-    num_sampled = np.array([len(step.sampled) for step in steps], dtype=np.int64)
+    query_start = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=query_start[1:])
+    first_positions = np.array(starts, dtype=np.int64)
+    context_lens = first_positions + lengths
+    block_table = _block_table(blocks, context_lens, block_size)
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    positions = np.arange(query_start[-1], dtype=np.int64) + (first_positions - query_start[:-1])[sequence]
+    block, offset = np.divmod(positions, block_size)
     return Batch(
-        token_ids=_joined([step.token_ids for step in steps]),
+        token_ids=_joined(token_ids),
         positions=positions,
-        slots=slots,
+        slots=block_table[sequence, block].astype(np.int64) * block_size + offset,
         block_table=block_table,
         query_start=query_start.astype(np.int32),
         context_lens=context_lens.astype(np.int32),
-        sampled_rows=_joined([step.sampled for step in steps]) + np.repeat(query_start[:-1], num_sampled),
+        sampled_rows=query_start[1:] - 1,
     )
 
 
-def _block_table(steps: Sequence[SequenceStep], blocks_needed: Int64Array) -> Int32Array:
-    table = np.zeros((len(steps), int(blocks_needed.max(initial=0))), dtype=np.int32)
-    blocks = [step.blocks[:needed] for step, needed in zip(steps, blocks_needed.tolist(), strict=True)]
-    table[np.arange(table.shape[1]) < blocks_needed[:, None]] = _joined(blocks)
+def _block_table(blocks: Sequence[array[int]], context_lens: Int64Array, block_size: int) -> Int32Array:
+    num_needed = -(-context_lens // block_size)
+    num_blocks = np.array(list(map(len, blocks)), dtype=np.int64)
+    if (num_blocks < num_needed).any():
+        index = int((num_blocks < num_needed).argmax())
+        last = context_lens[index] - 1
+        raise ValueError(f"{num_blocks[index]} blocks of {block_size} tokens do not reach position {last}")
+    if (num_blocks > num_needed).any():
+        blocks = [held[:needed] for held, needed in zip(blocks, num_needed.tolist(), strict=True)]
+    table = np.zeros((len(blocks), int(num_needed.max(initial=0))), dtype=np.int32)
+    # The arrays' own bytes, not their numbers one by one: a long context costs hardly more than a short one.
+    table[np.arange(table.shape[1]) < num_needed[:, None]] = np.frombuffer(b"".join(blocks), dtype=np.int32)
     return table
 
 

@@ -11,7 +11,6 @@ one samples them. A sequence that turns out to have ended runs in vain in it, an
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from pilot_llm.request import FinishReason
 from pilot_llm.sample_row import SampledToken
@@ -41,20 +40,17 @@ class StepPlan:
     num_tokens: int = 0
     started: list[RequestGroup] = field(default_factory=list)  # are scheduled for the first time
     published: list[int] = field(default_factory=list)  # blocks whose content this step computes
-    released: list[list[int]] = field(default_factory=list)  # blocks to be given back once it has run
+    released: list[Sequence[int]] = field(default_factory=list)  # blocks to be given back once it has run
+    is_plain: bool = True  # the next token of each sequence is wanted, and nothing else; nearly every step is plain
 
     @property
     def leaves_tokens(self) -> bool:
-        """Whether its tokens may stay on the device: one of each sequence, and nothing else, is wanted."""
-        return all(
-            chunk.samples
-            and chunk.sequence.sample_row.leaves_token
-            and not (chunk.prompt_positions or chunk.forks or chunk.draft)
-            for chunk in self.chunks
-        )
+        """Whether its tokens may stay on the device: none of them hangs on another one but by the logits."""
+        return self.is_plain and all(chunk.sequence.sample_row.leaves_token for chunk in self.chunks)
 
 
-class SequenceEvent(NamedTuple):
+@dataclass(slots=True, eq=False)
+class SequenceEvent:
     """A sequence has got a token."""
 
     sequence: LiveSequence

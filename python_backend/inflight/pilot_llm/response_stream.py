@@ -44,7 +44,8 @@ class PromptNews(NamedTuple):
     tokens: Sequence[SampledToken]
 
 
-class TokenNews(NamedTuple):
+@dataclass(slots=True)
+class TokenNews:
     """Sequence `sequence_index` has got a token; with a finish reason it is its last."""
 
     sequence_index: int
@@ -99,6 +100,8 @@ class ResponseStream:
         self.is_queued = False  # ready, or worked on
         self.is_held = False  # will be made ready when its next message is due
         self.is_closed = False  # the final output is made: the request is over for everybody
+        # Whether news has to be looked at before the request has finished.
+        self.needs_every_token = request.stream or bool(request.params.stop)
         self.prompt_token_ids: list[int] = []
         self.num_tokens_unsent = 0
         self.last_sent_s: float | None = None
@@ -116,11 +119,6 @@ class ResponseStream:
             )
             for _ in range(self.params.n)
         ]
-
-    @property
-    def needs_every_token(self) -> bool:
-        """Whether news has to be looked at before the request has finished."""
-        return self.request.stream or bool(self.params.stop)
 
     @property
     def num_output_tokens(self) -> int:

@@ -34,7 +34,7 @@ from pilot_llm.limits import blocks_for
 from pilot_llm.plan import Chunk, SequenceEvent, StepPlan, StepResult
 from pilot_llm.request import FinishReason
 from pilot_llm.sample_row import SampledToken
-from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence
+from pilot_llm.sequence import LiveSequence, Place, RequestGroup, first_sequence, forked_sequence, no_blocks
 from pilot_llm.speculation import SpeculativeConfig
 from pilot_llm.speculator import Speculator
 from pilot_llm.waiting_queue import WaitingQueue
@@ -164,7 +164,7 @@ class Scheduler:
             return None
         for chunk in ahead.chunks:
             if len(chunk.sequence.blocks) * self._block_size < chunk.end:
-                chunk.sequence.blocks += self._pool.allocate(1)
+                chunk.sequence.blocks.extend(self._pool.allocate(1))
         ahead.num_tokens = len(ahead.chunks)
         self._ahead = ahead
         return ahead
@@ -175,33 +175,29 @@ class Scheduler:
         self._land(plan)
         result = StepResult()
         tokens = iter(sampled)
+        is_plain, done = plan.is_plain, Place.DONE
         for chunk in plan.chunks:
             sequence = chunk.sequence
             sequence.num_computed = chunk.end
             if chunk.previous_place is not None and sequence.place is Place.RUNNING:
                 self._publish(plan, sequence, chunk.end // self._block_size)
-            if chunk.prompt_positions:
-                sequence.group.num_prompt_logprobs = chunk.prompt_positions.stop
-            if chunk.draft:
-                self._commit_draft(chunk, list(itertools.islice(tokens, 1 + len(chunk.draft))), result)
-            elif chunk.forks:
-                self._commit_forks(chunk, tokens, result)
-            elif chunk.samples:
-                token = next(tokens)
-                # DONE: another sequence of its request has just failed, and all with it.
-                if sequence.place is not Place.DONE and self._commit_token(sequence, token, result):
-                    self._finish(sequence)
+            if not is_plain and self._commit_more(chunk, tokens, result):
+                continue
+            token = next(tokens)
+            # DONE: another sequence of its request has just failed, and all with it.
+            if sequence.place is not done and self._commit_token(sequence, token, result):
+                self._finish(sequence)
         return result
 
     # ---- planning ----
 
     def _plan_decodes(self, plan: StepPlan) -> None:
-        block_size, chunks = self._block_size, plan.chunks
+        block_size, chunks, running = self._block_size, plan.chunks, Place.RUNNING
         for sequence in self._running.copy():
             num_tokens = len(sequence.token_ids)
             if (
                 num_tokens - sequence.num_computed != 1
-                or sequence.place is not Place.RUNNING  # preempted for the sake of a better one
+                or sequence.place is not running  # preempted for the sake of a better one
                 or (len(sequence.blocks) * block_size < num_tokens and not self._make_room(sequence))
             ):
                 continue
@@ -235,7 +231,7 @@ class Scheduler:
             if not self._enable_chunked_prefill and len(sequence.token_ids) - num_computed > budget:
                 return
             self._waiting.pop_first(Place.RUNNING)
-            sequence.blocks = self._pool.allocate(num_new, found)
+            sequence.blocks.extend(self._pool.allocate(num_new, found))
             sequence.num_computed = num_computed
             sequence.num_published = len(found)
             bisect.insort(self._running, sequence, key=_rank)
@@ -256,6 +252,8 @@ class Scheduler:
             self._publish(plan, sequence, end // self._block_size)
         if chunk.samples and len(group.sequences) < group.params.n:
             chunk.forks = [forked_sequence(sequence, index) for index in range(1, group.params.n)]
+        if not chunk.samples or chunk.prompt_positions or chunk.forks:
+            plan.is_plain = False
 
     def _publish(self, plan: StepPlan, sequence: LiveSequence, end: int) -> None:
         keys = sequence.keys
@@ -270,7 +268,7 @@ class Scheduler:
         """See to it that the next token has a block. False if `sequence` itself had to make way."""
         while len(sequence.blocks) * self._block_size < len(sequence.token_ids):
             try:
-                sequence.blocks += self._pool.allocate(1)
+                sequence.blocks.extend(self._pool.allocate(1))
             except OutOfBlocksError:
                 victim = self._running[-1]
                 self._preempt(victim)
@@ -318,14 +316,26 @@ class Scheduler:
 
     # ---- after the step ----
 
+    def _commit_more(self, chunk: Chunk, tokens: Iterator[SampledToken], result: StepResult) -> bool:
+        """Whatever is not the next token alone. False if that one is still to be taken."""
+        if chunk.prompt_positions:
+            chunk.sequence.group.num_prompt_logprobs = chunk.prompt_positions.stop
+        if chunk.draft:
+            self._commit_draft(chunk, list(itertools.islice(tokens, 1 + len(chunk.draft))), result)
+        elif chunk.forks:
+            self._commit_forks(chunk, tokens, result)
+        elif chunk.samples:
+            return False
+        return True
+
     def _commit_token(self, sequence: LiveSequence, token: SampledToken, result: StepResult) -> bool:
         """Returns whether this token is its last, and it has to give back its place. An error ends all its request."""
         token_id, error = token.token_id, token.error
         if error is not None:
             self._fail_group(sequence, error, result)
             return False
-        group, output = sequence.group, sequence.output_token_ids
-        sequence.token_ids.append(token_id)
+        group, token_ids, output = sequence.group, sequence.token_ids, sequence.output_token_ids
+        token_ids.append(token_id)
         output.append(token_id)
         finish_reason: FinishReason | None = None
         stop_reason = None
@@ -334,7 +344,7 @@ class Scheduler:
                 finish_reason = "stop"
         elif token_id in group.stop_token_ids and len(output) >= group.params.min_tokens:
             finish_reason, stop_reason = "stop", token_id
-        if finish_reason is None and len(sequence.token_ids) >= group.max_total_tokens:
+        if finish_reason is None and len(token_ids) >= group.max_total_tokens:
             finish_reason = "length"
         result.events.append(SequenceEvent(sequence, token, finish_reason, stop_reason))
         return finish_reason is not None
@@ -400,7 +410,7 @@ class Scheduler:
         if len(self._running) >= self._max_num_seqs or num_new > self._pool.num_available:
             self._waiting.push(fork)
             return
-        fork.blocks = self._pool.allocate(num_new, shared)
+        fork.blocks.extend(self._pool.allocate(num_new, shared))
         fork.num_computed = num_prompt_tokens
         fork.num_published = len(shared)
         fork.place = Place.RUNNING
@@ -415,7 +425,7 @@ class Scheduler:
             self._pool.release(sequence.blocks)
         else:
             self._ahead.released.append(sequence.blocks)
-        sequence.blocks = []
+        sequence.blocks = no_blocks()
 
     def _land(self, plan: StepPlan) -> None:
         """The step has run: nobody writes any more to the blocks that had to be kept for its sake."""

@@ -9,6 +9,9 @@ A sequence that is preempted loses its blocks, not its tokens: it computes them 
 longer prompt. Nothing that was sampled is sampled twice.
 """
 
+from __future__ import annotations
+
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -19,6 +22,10 @@ from pilot_llm.sampling import SamplingParams
 
 Rank = tuple[float, int, int]
 """Who is served first: (score of the policy, number of arrival, index within the request); lower is better."""
+
+
+def no_blocks() -> array[int]:
+    return array("i")
 
 
 class Place(Enum):
@@ -45,7 +52,7 @@ class RequestGroup:
     seed: int
     namespace: Namespace | None  # whose prefixes it shares; None: nobody's
     wants_logprobs: bool = False  # of the tokens that are chosen
-    sequences: list["LiveSequence"] = field(default_factory=list)
+    sequences: list[LiveSequence] = field(default_factory=list)
     num_cached_tokens: int = 0  # of the prompt, when it was first scheduled
     num_prompt_logprobs: int = 0  # prompt positions whose successor's logprobs have been computed
     first_scheduled_s: float | None = None
@@ -67,7 +74,7 @@ class LiveSequence:
     keys: BlockKeys | None
     rank: Rank
     place: Place = Place.WAITING
-    blocks: list[int] = field(default_factory=list)
+    blocks: array[int] = field(default_factory=no_blocks)  # int32, as a batch wants them
     num_computed: int = 0  # tokens whose K and V are in the cache
     num_published: int = 0  # blocks
     num_preemptions: int = 0

@@ -41,8 +41,9 @@ class Speculator:
             if not draft or num_new > pool.num_available - headroom:
                 continue
             if num_new > 0:
-                sequence.blocks += pool.allocate(num_new)
+                sequence.blocks.extend(pool.allocate(num_new))
             chunk.draft = draft
+            plan.is_plain = False
             plan.num_tokens += len(draft)
 
     def count(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:

@@ -11,14 +11,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pilot_llm.batch import SequenceStep, build_batch
+from pilot_llm.batch import Batch, SequenceStep, build_batch, build_plain_batch
 from pilot_llm.pending_tokens import PendingTokens
 from pilot_llm.plan import Chunk, StepPlan
 from pilot_llm.runner import Runner
 from pilot_llm.sample_row import SampledToken, SampleRow
 from pilot_llm.sampler import prompt_logprobs, sample
-
-_FIRST = (0,)
 
 
 @dataclass(slots=True)
@@ -31,6 +29,9 @@ class StepTokens:
 
 def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
     """The expensive part of a step; changes nothing but the slots of the KV cache that the plan fills."""
+    if plan.is_plain:
+        logits = runner.forward(_plain_batch(plan, runner.block_size))
+        return StepTokens(sample(logits, [chunk.sequence.sample_row for chunk in plan.chunks]))
     steps: list[SequenceStep] = []
     sample_rows: list[SampleRow] = []
     logits_rows: list[int] = []
@@ -45,10 +46,7 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
         if chunk.samples:
             sample_rows.append(sequence.sample_row)
             logits_rows.append(num_rows + len(wanted))
-            if end - start == 1 and not draft:
-                wanted = _FIRST
-            else:
-                wanted = [*wanted, *range(end - 1 - start, end - start + len(draft))]
+            wanted = [*wanted, *range(end - 1 - start, end - start + len(draft))]
             for index in range(len(draft)):
                 sample_rows.append(_row_behind(sequence.sample_row, draft[: index + 1]))
                 logits_rows.append(logits_rows[-1] + 1)
@@ -74,16 +72,21 @@ def run_step(plan: StepPlan, runner: Runner) -> StepTokens:
 
 def launch_step(plan: StepPlan, runner: Runner, previous: PendingTokens | None) -> PendingTokens:
     """Start a step that `leaves_tokens`, without waiting for it; `previous` is what its chunks wait for, if they do."""
-    steps = []
-    for chunk in plan.chunks:
-        sequence, start, end = chunk.sequence, chunk.start, chunk.end
-        token_ids = sequence.token_ids[start:end] if chunk.previous_place is None else [chunk.previous_place]
-        steps.append(SequenceStep(token_ids, start, sequence.blocks, [end - 1 - start]))
-    batch = build_batch(steps, runner.block_size)
+    batch = _plain_batch(plan, runner.block_size)
     if previous is not None:
         batch = dataclasses.replace(batch, previous_ids=previous.ids)
     rows = [chunk.sequence.sample_row for chunk in plan.chunks]
     return PendingTokens(runner.forward(batch), rows, num_pending=0 if previous is None else 1)
+
+
+def _plain_batch(plan: StepPlan, block_size: int) -> Batch:
+    chunks = plan.chunks
+    token_ids = [
+        chunk.sequence.token_ids[chunk.start : chunk.end] if chunk.previous_place is None else (chunk.previous_place,)
+        for chunk in chunks
+    ]
+    starts = [chunk.start for chunk in chunks]
+    return build_plain_batch(token_ids, starts, [chunk.sequence.blocks for chunk in chunks], block_size)
 
 
 def _row_behind(row: SampleRow, draft: Sequence[int]) -> SampleRow:

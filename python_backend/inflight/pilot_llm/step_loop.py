@@ -206,8 +206,10 @@ class StepLoop:
             ticket = chunk.sequence.group.ticket
             errors = [position.error for position in positions if position.error is not None]
             news.append((ticket, _failure(errors[0]) if errors else PromptNews(positions)))
-        for sequence, token, finish_reason, stop_reason in result.events:
-            news.append((sequence.group.ticket, TokenNews(sequence.index, token, finish_reason, stop_reason, now_s)))
+        for event in result.events:
+            sequence = event.sequence
+            token = TokenNews(sequence.index, event.token, event.finish_reason, event.stop_reason, now_s)
+            news.append((sequence.group.ticket, token))
         news.extend((group.ticket, _failure(reason)) for group, reason in result.failed)
         return news
 
@@ -234,16 +236,16 @@ class StepLoop:
         num_by_last_token_s = Counter[float]()  # most sequences had their last token in the same step
         for event in events:
             sequence = event.sequence
-            if sequence.last_token_s == now_s:
+            last_token_s, sequence.last_token_s = sequence.last_token_s, now_s
+            if last_token_s == now_s:
                 continue  # it came with another one of this step: nobody has waited for it
-            if sequence.last_token_s is not None:
-                num_by_last_token_s[sequence.last_token_s] += 1
+            if last_token_s is not None:
+                num_by_last_token_s[last_token_s] += 1
             elif sequence.index == 0:
                 group = sequence.group
                 observations.append(("vllm:time_to_first_token_seconds", now_s - group.arrival_s, 1))
                 if group.first_scheduled_s is not None:
                     observations.append(("vllm:request_prefill_time_seconds", now_s - group.first_scheduled_s, 1))
-            sequence.last_token_s = now_s
         for last_token_s, times in num_by_last_token_s.items():
             observations.append(("vllm:inter_token_latency_seconds", now_s - last_token_s, times))
 

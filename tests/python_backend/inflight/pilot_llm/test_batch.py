@@ -1,9 +1,11 @@
 """The drawing in batch.py, and batches that a caller must not build."""
 
+from array import array
+
 import numpy as np
 import pytest
 
-from pilot_llm.batch import SequenceStep, build_batch
+from pilot_llm.batch import SequenceStep, build_batch, build_plain_batch
 
 
 def test_batch_is_laid_out_as_drawn() -> None:
@@ -36,3 +38,28 @@ def test_sequence_without_tokens_is_refused() -> None:
 def test_too_few_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="1 blocks of 4 tokens do not reach"):
         build_batch([SequenceStep([1, 2], 3, [0])], 4)
+
+
+def test_blocks_that_are_held_for_later_are_not_in_the_table() -> None:
+    batch = build_plain_batch([[5], [6, 7]], [3, 8], [array("i", [9, 4, 7]), array("i", [1, 2, 3, 8])], 4)
+    assert batch.block_table.tolist() == [[9, 0, 0], [1, 2, 3]]
+    assert batch.slots.tolist() == [39, 12, 13]
+
+
+def test_last_token_of_every_sequence_is_sampled_in_a_plain_batch() -> None:
+    batch = build_plain_batch([[5], [6, 7, 8], [9]], [3, 0, 2], [array("i", [block]) for block in range(3)], 4)
+    assert batch.sampled_rows.tolist() == [0, 3, 4]
+
+
+def test_table_is_not_the_sequences_own_memory() -> None:
+    """What the model still reads stays as it is while a sequence gets its next block."""
+    blocks = array("i", [3])
+    batch = build_plain_batch([[5]], [0], [blocks], 4)
+    blocks.append(8)
+    blocks[0] = 1
+    assert batch.block_table.tolist() == [[3]]
+
+
+def test_too_few_blocks_beside_too_many_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 blocks of 4 tokens do not reach position 4"):
+        build_plain_batch([[5], [6]], [0, 4], [array("i", [1, 2]), array("i", [3])], 4)
