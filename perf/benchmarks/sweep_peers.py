@@ -82,8 +82,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tritonpilot-sweep-peers-") as folder:
         work = Path(folder)
         models = install_model(work / "models")
+        started = time.monotonic()
         with serve_model(models, "angle", say) as server:
-            found = [our_sweep(server, models, slo, work)]
+            found = [our_sweep(server, models, slo, work, started)]
             for mode in options.modes:
                 limit_s = options.limit if options.limit is not None else LIMITS_S[mode]
                 found.append(analyzer_sweep(server, models, slo, mode, limit_s, work / mode))
@@ -116,8 +117,11 @@ def install_model(models: Path) -> Path:
     return models
 
 
-def our_sweep(server: RunningServer, models: Path, slo: Slo, work: Path) -> Found:
-    """As `tritonpilot sweep` does it, without what explains and protects the answer afterwards."""
+def our_sweep(server: RunningServer, models: Path, slo: Slo, work: Path, started: float) -> Found:
+    """As `tritonpilot sweep` does it, without what explains and protects the answer afterwards.
+
+    `started`, by time.monotonic(): when its server was, whose start counts as Model Analyzer's does.
+    """
     launches = work / "our-launches"
     levels = Levels(
         instances=INSTANCES,
@@ -128,7 +132,6 @@ def our_sweep(server: RunningServer, models: Path, slo: Slo, work: Path) -> Foun
     )
     request = Request("angle", slo, levels, work / "ours", models / "angle", attribution=False, protection=False,
                       open_loop=False)  # fmt: skip
-    started = time.monotonic()
     outcome = run(server, recorded_analyzer(launches), request, watch=lambda *_: print(".", end="", file=sys.stderr))
     took_s = time.monotonic() - started
     say(f"\n{outcome_table(outcome)}")

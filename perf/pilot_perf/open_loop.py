@@ -26,9 +26,9 @@ MAX_IN_FLIGHT = 1000
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """What came of it. `attempts` in the order in which they were made; the last two kept the budget, or none did.
+    """What came of it. `attempts` in the order in which they were made.
 
-    `kept` is the one of these two that used more of it.
+    `kept` is, of the two at the rate that held, the one that used more of the budget.
     """
 
     closed_loop_per_s: float
@@ -83,20 +83,32 @@ def problem(figures: Figures, slo: Slo) -> str:
 
 
 def open_loop(knobs: Knobs, closed_loop_per_s: float, slo: Slo) -> Generator[Trial, Measurement, OpenLoop]:
-    """Yields what to measure next; returns the first rate that holds twice, since one window may be a lucky one."""
+    """Yields what to measure next; returns the highest rate that was seen to hold.
+
+    The first of SHARES that holds, or the one half a step above it.
+    """
     attempts: list[Measurement] = []
-    for share in SHARES:
-        asked = "does it hold when arrivals do not wait?" if share == 1.0 else f"{share:.0%} of the closed loop's rate"
-        held: list[tuple[float, Measurement]] = []
+
+    def held(share: float, asked: str) -> Generator[Trial, Measurement, Measurement | None]:
+        """Twice, since one window may be a lucky one: the measurement that used more of the budget."""
+        kept = []
         for reason in (asked, "it held: once more"):
             measurement = yield Trial(knobs, MAX_IN_FLIGHT, reason, rate_per_s=round(share * closed_loop_per_s, 3))
             attempts.append(measurement)
             if measurement.figures is None or problem(measurement.figures, slo):
-                break
-            held.append((slo.worst_use(measurement.figures), measurement))
-        else:
-            # The one of them that used more of the budget.
-            return OpenLoop(closed_loop_per_s, tuple(attempts), max(held, key=lambda pair: pair[0])[1])
+                return None
+            kept.append((slo.worst_use(measurement.figures), measurement))
+        return max(kept, key=lambda pair: pair[0])[1]
+
+    above = None
+    for share in SHARES:
+        asked = "does it hold when arrivals do not wait?" if share == 1.0 else f"{share:.0%} of the closed loop's rate"
+        kept = yield from held(share, asked)
+        if kept is not None:
+            if above is not None:
+                kept = (yield from held((share + above) / 2, "half a step above what holds")) or kept
+            return OpenLoop(closed_loop_per_s, tuple(attempts), kept)
+        above = share
     return OpenLoop(closed_loop_per_s, tuple(attempts), None)
 
 

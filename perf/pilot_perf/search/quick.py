@@ -164,10 +164,12 @@ def probe_and_climb(
     """Probe one configuration at the certificate's load, and find its best load only if it can win."""
     task, to_beat = progress.task, progress.throughput * (1 + MIN_GAIN)
     progress.tried.add(knobs)
+    is_new = not progress.of(knobs)
     load = _nearest_new(knobs, _probe_load(knobs, progress), progress)
     if load is None:
         return
-    probe = yield Trial(knobs, load, "can it beat the best inside the budget?")
+    why = "can it beat the best inside the budget?" if is_new else "one window spoke against it, by little: once more"
+    probe = yield Trial(knobs, load, why)
     progress.note(probe)
     if probe.figures is None:
         return

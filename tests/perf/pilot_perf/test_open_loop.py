@@ -41,20 +41,27 @@ def test_the_closed_loops_own_rate_is_enough_where_it_holds() -> None:
 
 def test_the_rate_steps_down_until_the_budget_holds() -> None:
     result = run(holds_up_to=165.0)
-    assert [m.trial.rate_per_s for m in result.attempts] == [200.0, 180.0, 160.0, 160.0]
+    assert [m.trial.rate_per_s for m in result.attempts] == [200.0, 180.0, 160.0, 160.0, 170.0]
     assert result.rate_per_s == 160.0
     assert "80% of the closed loop's 200.0/s" in result.text(SLO)
 
 
+def test_half_a_step_above_the_first_rate_that_holds_is_tried_too() -> None:
+    result = run(holds_up_to=175.0)
+    assert [m.trial.rate_per_s for m in result.attempts] == [200.0, 180.0, 160.0, 160.0, 170.0, 170.0]
+    assert result.rate_per_s == 170.0
+    assert "85% of the closed loop's 200.0/s" in result.text(SLO)
+
+
 def test_a_rate_that_holds_once_and_not_again_is_not_held_and_the_worse_of_two_is_told() -> None:
     measured: list[Measurement] = []
-    p95s_ms = iter([40.0, 70.0, 41.0, 44.0])
+    p95s_ms = iter([40.0, 70.0, 41.0, 44.0, 51.0])
     while (step := next_open_loop(CHOSEN, 200.0, measured, SLO)).trial is not None:
         rate = step.trial.rate_per_s
         assert rate is not None
         measured.append(Measurement(step.trial, "measured", figures(rate, next(p95s_ms))))
     assert step.result is not None
-    assert [m.trial.rate_per_s for m in measured] == [200.0, 200.0, 180.0, 180.0]
+    assert [m.trial.rate_per_s for m in measured] == [200.0, 200.0, 180.0, 180.0, 190.0]
     assert step.result.rate_per_s == 180.0
     assert "p95 44.0 ms" in step.result.text(SLO)
 

@@ -140,9 +140,15 @@ def test_one_disturbed_window_does_not_discard_a_better_configuration() -> None:
         return (disturbed if is_first else quiet)(trial, number)
 
     slo = parse_slo(["p95:100"])
-    winner = best_kept(searched(server, slo, space), slo)
+    history = searched(server, slo, space)
+    winner = best_kept(history, slo)
     assert winner is not None
     assert winner.trial.knobs.queue_delay_us == 1000
+    reasons = [m.trial.reason for m in history if m.trial.knobs.queue_delay_us]
+    assert reasons[:2] == [
+        "can it beat the best inside the budget?",
+        "one window spoke against it, by little: once more",
+    ]
 
 
 def test_few_measurements_are_enough_to_try_another_configuration() -> None:
