@@ -35,7 +35,8 @@ from pilot_llm.engine import Engine
 from pilot_llm.mailbox import Mailbox
 from pilot_llm.metrics import EngineMetrics
 from pilot_llm.request import Request, RequestOutput
-from pilot_llm.response_stream import News, ResponseStream
+from pilot_llm.responder import Responder
+from pilot_llm.response_stream import ResponseStream
 from pilot_llm.sampling import SamplingParams
 from pilot_llm.scheduler import Scheduler
 from pilot_llm.sequence import RequestGroup
@@ -197,34 +198,46 @@ def make_group(ticket: int, prompt: list[int], max_tokens: int) -> RequestGroup:
 
 
 def measure_step_alone(num_running: int, num_steps: int) -> dict[str, Any]:
-    """The engine thread's own work; news is counted and dropped."""
+    """The engine thread's own work, up to the streams' news; who would answer the clients is not started."""
     config = make_config(max_num_seqs=num_running, max_num_batched_tokens=num_running * 64)
-    num_news = 0
-
-    def post(news: Iterable[tuple[int, News]]) -> None:
-        nonlocal num_news
-        num_news += len(list(news))
-
+    responder = Responder(
+        num_workers=1,
+        stream_interval=1,
+        stream_interval_s=0.0,
+        on_closed=lambda stream: None,
+        on_defect=lambda reason: None,
+        clock=time.monotonic,
+    )
     runner = NullRunner(num_running * 64)
     loop = StepLoop(
         config,
         runner,
         Mailbox[Command]("commands"),
-        post=post,
+        post=responder.post,
         waiting_room=WaitingRoom(1, num_running),
         metrics=EngineMetrics(),
         clock=time.monotonic,
         hash_block=lambda parent, tokens: parent[:8] + tokens,
     )
     tokenizer = WordTokenizer()
+    streams = []
     for ticket in range(num_running):
-        request = Request(str(ticket), [ticket % VOCAB_SIZE] * 40, Sink(), params(900))
-        stream = ResponseStream(ticket, request, tokenizer, 0.0)
-        loop._obey([Admit(stream, make_group(ticket, [ticket % VOCAB_SIZE] * 40, 900))])
+        request = Request(str(ticket), [ticket % VOCAB_SIZE] * 40, Sink(), params(900), stream=True)
+        streams.append(ResponseStream(ticket, request, tokenizer, 0.0))
+        responder.open(streams[-1])
+        loop._obey([Admit(streams[-1], make_group(ticket, [ticket % VOCAB_SIZE] * 40, 900))])
+
+    def take_news() -> None:
+        responder._ready.clear()
+        for stream in streams:
+            stream.news.clear()
+            stream.is_queued = False
+
     for _ in range(20):
         loop._step()
     step_ms, cpu_ms = [], []
     for _ in range(num_steps):
+        take_news()
         before_s, cpu_before_s = time.perf_counter(), time.thread_time()
         loop._step()
         cpu_ms.append((time.thread_time() - cpu_before_s) * 1e3)

@@ -108,7 +108,7 @@ def build_plain_batch(
     return Batch(
         token_ids=_joined(token_ids),
         positions=positions,
-        slots=block_table[sequence, block].astype(np.int64) * block_size + offset,
+        slots=np.multiply(block_table[sequence, block], block_size, dtype=np.int64) + offset,
         block_table=block_table,
         query_start=query_start.astype(np.int32),
         context_lens=context_lens.astype(np.int32),
@@ -118,12 +118,12 @@ def build_plain_batch(
 
 def _block_table(blocks: Sequence[array[int]], context_lens: Int64Array, block_size: int) -> Int32Array:
     num_needed = -(-context_lens // block_size)
-    num_blocks = np.array(list(map(len, blocks)), dtype=np.int64)
-    if (num_blocks < num_needed).any():
-        index = int((num_blocks < num_needed).argmax())
-        last = context_lens[index] - 1
-        raise ValueError(f"{num_blocks[index]} blocks of {block_size} tokens do not reach position {last}")
-    if (num_blocks > num_needed).any():
+    num_spare = np.array(list(map(len, blocks)), dtype=np.int64) - num_needed
+    if num_spare.any():
+        index = int(num_spare.argmin())
+        if num_spare[index] < 0:
+            last = context_lens[index] - 1
+            raise ValueError(f"{len(blocks[index])} blocks of {block_size} tokens do not reach position {last}")
         blocks = [held[:needed] for held, needed in zip(blocks, num_needed.tolist(), strict=True)]
     table = np.zeros((len(blocks), int(num_needed.max(initial=0))), dtype=np.int32)
     # The arrays' own bytes, not their numbers one by one: a long context costs hardly more than a short one.

@@ -94,7 +94,7 @@ class Responder:
                 if stream is None:
                     continue
                 stream.news.append(item)
-                if not stream.is_queued and (_may_finish(item) or self._needs_a_look(stream)):
+                if not stream.is_queued and (self._needs_a_look(stream) or _may_finish(item)):
                     stream.is_queued = True
                     self._ready.append(stream)
                     num_ready += 1
@@ -104,10 +104,9 @@ class Responder:
     def _needs_a_look(self, stream: ResponseStream) -> bool:
         """Called under the lock, for a stream that nobody works on. One that is held will be looked at when its time
         has come: to wake a worker for each of its tokens would cost more than the message that is saved."""
-        if not stream.needs_every_token:
-            return False
-        is_full = stream.num_tokens_unsent + len(stream.news) >= self._stream_interval
-        return is_full or not stream.is_held or bool(stream.params.stop)
+        if not (stream.needs_every_token and stream.is_held):
+            return stream.needs_every_token
+        return stream.num_tokens_unsent + len(stream.news) >= self._stream_interval or bool(stream.params.stop)
 
     def end(self, ticket: int, news: EndNews) -> None:
         """End one request, unless it has ended already."""
