@@ -1,15 +1,14 @@
-"""The server that `sweep` and `tune` start for one model.
+"""The servers that `sweep` and `tune` start for one model.
 
-They load the model with dozens of configurations. A server completes each of them first, in a process of its own, which
-costs the Python backend more than a second (on its way out it waits for a second, every time). So one server completes
-what the repository says, once, and another one, which completes nothing, is given that.
+Sweeps load the model with dozens of configurations. A server completes each of them first, in a process of its own,
+which costs the Python backend more than a second (on its way out it waits for a second, every time). So one server
+completes what the repository says, once, and another one, which completes nothing, is given that.
 """
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pilot_base.progress import Say
 
@@ -22,35 +21,6 @@ if TYPE_CHECKING:
 LOAD_TIMEOUT_S = 600.0
 
 
-@dataclass
-class OwnServers:
-    """Servers of our own on one model, one after the other; all are stopped at the end of the block."""
-
-    repository: Path
-    model: str
-    say: Say
-    _stack: ExitStack = field(default_factory=ExitStack)
-    _current: "RunningServer | None" = None
-
-    def start(self) -> "RunningServer":
-        """Raises as `serve_model`."""
-        self._current = self._stack.enter_context(serve_model(self.repository, self.model, self.say))
-        return self._current
-
-    @property
-    def current(self) -> "RunningServer":
-        """The one that was started last."""
-        return self._current or self.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-
 def serve_model(repository: Path, model: str, say: Say) -> "RunningServer":
     """A ready server on `repository` that has loaded `model`.
 
@@ -59,19 +29,36 @@ def serve_model(repository: Path, model: str, say: Say) -> "RunningServer":
         ModelNotReadyError: the server refuses the model; carries its reason.
     """
     from pilot_cli.servable import models_of, require_models
-    from pilot_client import repository as model_control
-    from pilot_server.embedded import existing_repository, start_embedded
+    from pilot_server.embedded import existing_repository
 
     repository = existing_repository(repository)
     require_models(repository, models_of(repository), [model])
-    # Not told to load it at its start: a server that cannot would end, and the reason be somewhere in its log.
-    with start_embedded(repository, load=(), say=say) as server:
-        model_control.load(server.grpc_url, model, timeout_s=LOAD_TIMEOUT_S)
+    return _serve(repository, {model: None}, say)
+
+
+def starter(stack: ExitStack, repository: Path, model: str, say: Say) -> "Callable[[], RunningServer]":
+    """What starts one server after the other, as `serve_for_reloads`; all are stopped with `stack`."""
+    return lambda: stack.enter_context(serve_for_reloads(repository, model, say))
+
+
+def serve_for_reloads(repository: Path, model: str, say: Say) -> "RunningServer":
+    """The same for one that is going to load `model` with many configurations, each of them complete: it loads nothing
+    that is not. Raises as `serve_model`.
+    """
+    with serve_model(repository, model, say) as server:
         completed = _completed(server.grpc_url, model)
-    server = start_embedded(repository, load=(), say=say, extra_args=["--disable-auto-complete-config"])
+    return _serve(repository, completed, say, "--disable-auto-complete-config")
+
+
+def _serve(repository: Path, models: "Mapping[str, ModelConfig | None]", say: Say, *extra_args: str) -> "RunningServer":
+    from pilot_client.repository import load
+    from pilot_server.embedded import start_embedded
+
+    # Not told to load them at its start: a server that cannot would end, and the reason be somewhere in its log.
+    server = start_embedded(repository, load=(), say=say, extra_args=extra_args)
     try:
-        for name, config in completed.items():
-            model_control.load(server.grpc_url, name, config, timeout_s=LOAD_TIMEOUT_S)
+        for name, config in models.items():
+            load(server.grpc_url, name, config, timeout_s=LOAD_TIMEOUT_S)
     except BaseException:
         server.stop(drain_s=0.0)
         raise

@@ -91,11 +91,11 @@ def command(
             if not allow_reload:
                 watcher.say("The server at --url keeps its configuration: only the load is swept (see --allow-reload)")
         else:
-            from pilot_cli.own_server import OwnServers
+            from pilot_cli.own_server import starter
 
             model_dir = repository / model
             watcher.say(f"Starting a server on {repository}")
-            restart = stack.enter_context(OwnServers(repository, model, watcher.say)).start
+            restart = starter(stack, repository, model, watcher.say)
             server = restart()
         request = Request(
             model=model,

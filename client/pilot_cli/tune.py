@@ -1,5 +1,6 @@
 """`tritonpilot tune`: from a model to a proven configuration in one command."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pilot_cli.tune_target import Target
     from pilot_perf.outcome import Outcome
     from pilot_perf.slo import Slo
-    from pilot_server.running import RunningServer
 
 
 @click.command("tune")
@@ -61,7 +61,7 @@ def command(
     """
     from pilot_base.lock import only_one_in
     from pilot_cli.answers import show_answer
-    from pilot_cli.own_server import OwnServers
+    from pilot_cli.own_server import starter
     from pilot_cli.tune_target import find_target
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
@@ -83,8 +83,9 @@ def command(
         requests = requests_of(options)
         check_before_start(requests, options["trace"], target.model_dir)
         watcher.step(2, "Server")
-        with OwnServers(target.model_dir.parent, target.model, say) as servers:
-            server = servers.start()
+        with ExitStack() as servers:
+            start = starter(servers, target.model_dir.parent, target.model, say)
+            server = start()
             say(f"Serving {target.model} on {server.http_url} (HTTP) and {server.grpc_url} (gRPC)")
             if target.spec is not None:
                 show_answer(target.spec, server, watcher.show)
@@ -98,9 +99,9 @@ def command(
                 requests=requests,
                 **options,
             )
-            outcome = run(server, analyzer, request, watch=watcher, say=say, restart=servers.start)
-            watcher.step(4, "Configuration")
-            _install(target, outcome, servers.current, say)
+            outcome = run(server, analyzer, request, watch=watcher, say=say, restart=start)
+        watcher.step(4, "Configuration")
+        _install(target, outcome, say)
         files = write_report(outcome.study_file, results_dir, options["rate_per_s"])
     if as_json:
         report = {"html": str(files.html), "png": str(files.png), "csv": str(files.csv)}
@@ -112,23 +113,19 @@ def command(
     click.echo(f"Report: {files.html}")
 
 
-def _install(target: "Target", outcome: "Outcome", server: "RunningServer", say: Any) -> None:
-    """Write the chosen configuration to the working copy and have the server read it from there."""
+def _install(target: "Target", outcome: "Outcome", say: Any) -> None:
+    """Write the chosen configuration to the working copy, and have a server load it from there, as users' will."""
+    from pilot_cli.own_server import serve_model
     from pilot_cli.tune_target import install_tuned
-    from pilot_client import repository
 
-    files = dict(outcome.member_files)
+    repository, files = target.model_dir.parent, dict(outcome.member_files)
     if outcome.config_file is not None:
         files[target.model] = outcome.config_file
     if not files:
         say("The installed configuration stays")
         return
-    # A plain load after an override would keep the override: unload first, an ensemble before its members.
-    for name in dict.fromkeys((target.model, *files)):
-        repository.unload(server.grpc_url, name)
     for name, file in files.items():
-        install_tuned(target.model_dir.parent / name, file.read_text())
-        say(f"Written to {target.model_dir.parent / name / 'config.pbtxt'}; the untuned one is beside it")
-    repository.load(server.grpc_url, target.model)
-    repository.wait_ready(server.grpc_url, target.model)
+        install_tuned(repository / name, file.read_text())
+        say(f"Written to {repository / name / 'config.pbtxt'}; the untuned one is beside it")
+    serve_model(repository, target.model, say).stop()
     say("Loaded from there")

@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 from onnx_graphs import encoder, perceptron
 
-from pilot_cli.own_server import serve_model
+from pilot_cli.own_server import serve_for_reloads
 from pilot_cli.sweep_outcome import outcome_table
 from pilot_perf.default_space import Levels
 from pilot_perf.report import write_report
@@ -109,7 +109,7 @@ def main() -> int:
                 protection=False,
                 open_loop=False,
             )
-            with serve_model(model_dir.parent, case.name, _say) as server:
+            with serve_for_reloads(model_dir.parent, case.name, _say) as server:
                 outcome = run(server, analyzer, request, say=_say)
             print(f"\n== {case.name}: {'a batch pays' if case.pays else 'a batch brings nothing'}\n")
             print(outcome_table(outcome))

@@ -31,7 +31,7 @@ from sweep_bench.launches import best_of, num_launches, recorded_analyzer
 
 from pilot_base.cpus import usable_cpus
 from pilot_base.packages import PinnedPackage, cache_dir, fetch
-from pilot_cli.own_server import serve_model
+from pilot_cli.own_server import serve_for_reloads
 from pilot_cli.sweep_outcome import outcome_table
 from pilot_client import repository
 from pilot_export.manifest import cpu_model
@@ -83,7 +83,7 @@ def main() -> int:
         work = Path(folder)
         models = install_model(work / "models")
         started = time.monotonic()
-        with serve_model(models, "angle", say) as server:
+        with serve_for_reloads(models, "angle", say) as server:
             found = [our_sweep(server, models, slo, work, started)]
             for mode in options.modes:
                 limit_s = options.limit if options.limit is not None else LIMITS_S[mode]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pilot_base.progress import silent
-from pilot_cli.own_server import serve_model
+from pilot_cli.own_server import serve_for_reloads, serve_model
 from pilot_client import repository as model_control
 from pilot_client.errors import ModelNotReadyError
 from pilot_testing.timed_model import CODE, write_ensemble, write_timed_model
@@ -29,7 +29,7 @@ def test_a_configuration_is_completed_once_and_then_only_exchanged(tmp_path: Pat
     write_timed_model(tmp_path / "models", "first", code=code)
     write_timed_model(tmp_path / "models", "second", code=code)
     write_ensemble(tmp_path / "models", "both", ("first", "second"))
-    with serve_model(tmp_path / "models", "both", silent) as server:
+    with serve_for_reloads(tmp_path / "models", "both", silent) as server:
         url = server.grpc_url
         assert len(completed.read_text().splitlines()) == 2
         config = model_control.model_config(url, "first")

@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_used_costs_no_start_of_a_server(
     options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pilot_cli.own_server.serve_model", lambda *_: pytest.fail("a server was started"))
+    monkeypatch.setattr("pilot_cli.own_server.starter", lambda *_: pytest.fail("a server was started"))
     (tmp_path / "models" / "m").mkdir(parents=True)
     config = 'name: "m" max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }'
     (tmp_path / "models" / "m" / "config.pbtxt").write_text(config)

@@ -12,7 +12,7 @@ from pilot_cli.tune_target import UNTUNED_FILE
 from pilot_client.model_config import read
 from pilot_perf.errors import PerfError
 from pilot_perf.windows import WindowPlan
-from pilot_testing.timed_model import write_timed_model
+from pilot_testing.timed_model import CODE, write_timed_model
 
 pytestmark = pytest.mark.triton
 
@@ -42,8 +42,22 @@ def tune(*options: str) -> tuple[dict[str, Any], str]:
     return json.loads(result.stdout), result.stderr
 
 
+# Completes a config.pbtxt that leaves its tensors out.
+COMPLETING = """
+    @staticmethod
+    def auto_complete_config(config):
+        tensor = {"data_type": "TYPE_FP32", "dims": [4]}
+        config.add_input({"name": "x", **tensor})
+        config.add_output({"name": "y", **tensor})
+        return config
+"""
+
+
 def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothing(tmp_path: Path) -> None:
-    committed = write_timed_model(tmp_path / "models", batch_ms=6.0)
+    """Of a model whose config.pbtxt the server completes; the chosen one leaves out the same."""
+    committed = write_timed_model(tmp_path / "models", batch_ms=6.0, code=CODE + COMPLETING)
+    config = committed / "config.pbtxt"
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if "TYPE_FP32" not in line))
     before = (committed / "config.pbtxt").read_text()
     result, _ = tune(*ALONE)
     assert result["chosen_knobs"]["max_batch"] == 8
@@ -52,6 +66,7 @@ def test_the_copy_gets_the_chosen_configuration_and_a_second_run_measures_nothin
     assert all(Path(path).stat().st_size > 500 for path in result["report"].values())
     copy = tmp_path / "build" / "model_repository" / "timed"
     assert read(copy).HasField("dynamic_batching")
+    assert not read(copy).input
     assert (copy / UNTUNED_FILE).read_text() == (committed / "config.pbtxt").read_text() == before
     again, said = tune(*ALONE)
     assert again == result

@@ -29,11 +29,11 @@ print(json.dumps({name: sum(kernel.stats.cache_misses.values()) for name, kernel
 
 def dispatchers() -> dict[str, Any]:
     """The kernels of this process that have been called from Python, by name."""
-    from pilot_llm.kernels import attention_kernels, linear_kernels, row_kernels
+    from pilot_llm.kernels import attention_kernels, layer_kernels, linear_kernels, row_kernels, team
 
     return {
         f"{module.__name__}.{name}": kernel
-        for module in (attention_kernels, linear_kernels, row_kernels)
+        for module in (attention_kernels, layer_kernels, linear_kernels, row_kernels, team)
         for name, kernel in vars(module).items()
         if getattr(kernel, "signatures", None) and kernel.py_func.__module__ == module.__name__
     }

@@ -1,5 +1,7 @@
 """Norm, gated activation and quantising, row by row, against plain torch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,20 @@ from numba import njit
 from pilot_llm.kernels import reference, row_kernels
 from pilot_llm.kernels.arithmetic import exp
 from pilot_llm.kernels.packing import ROW_TYPE, group_depth
+from pilot_llm.kernels.team import new_progress
 
 DEPTHS = [16, 80, 576, 1536]
-NUM_ROWS = [1, 3, 70]  # alone, in this thread, and over several threads
+NUM_ROWS = [1, 3, 70]  # in pieces of one row, and of several
 EPS = np.float32(1e-5)
+
+
+def run(kernel: Any, *arguments: Any) -> None:
+    """All rows, by this thread alone."""
+    kernel(*arguments, new_progress(1), 0)
+
+
+def floats_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((num_rows, depth), np.float32), np.zeros((0, 0), np.float32)
 
 
 def quantized_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,12 +42,12 @@ def assert_near(values: np.ndarray, scales: np.ndarray, rows: torch.Tensor) -> N
 def test_norm_is_torchs(num_rows: int, depth: int) -> None:
     rows, weight = torch.randn(num_rows, depth) * 30, torch.randn(depth)
     expected = reference.norm(rows, weight, float(EPS))
-    out = np.zeros((num_rows, depth), np.float32)
-    row_kernels.rms_norm(rows.numpy(), weight.numpy(), EPS, out, 2)
-    np.testing.assert_allclose(out, expected, rtol=2e-6, atol=2e-6)
-    values, scales = quantized_like(num_rows, depth)
-    row_kernels.rms_norm_quantize(rows.numpy(), weight.numpy(), EPS, values, scales, 2)
-    assert_near(values, scales, expected)
+    out = floats_like(num_rows, depth)
+    run(row_kernels.rms_norm, rows.numpy(), weight.numpy(), EPS, out)
+    np.testing.assert_allclose(out[0], expected, rtol=2e-6, atol=2e-6)
+    quantized = quantized_like(num_rows, depth)
+    run(row_kernels.rms_norm_quantize, rows.numpy(), weight.numpy(), EPS, quantized)
+    assert_near(*quantized, expected)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -44,12 +56,12 @@ def test_gated_activation_is_torchs(num_rows: int, depth: int) -> None:
     gate_up = torch.randn(num_rows, 2 * depth) * 8
     gate_up[0, :4] = torch.tensor([-1000.0, 1000.0, -88.0, 0.0])
     expected = reference.gated(gate_up)
-    out = np.zeros((num_rows, depth), np.float32)
-    row_kernels.gated(gate_up.numpy(), out, 2)
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
-    values, scales = quantized_like(num_rows, depth)
-    row_kernels.gated_quantize(gate_up.numpy(), depth, values, scales, 2)
-    assert_near(values, scales, expected)
+    out = floats_like(num_rows, depth)
+    run(row_kernels.gated, gate_up.numpy(), out)
+    np.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
+    quantized = quantized_like(num_rows, depth)
+    run(row_kernels.gated_quantize, gate_up.numpy(), quantized)
+    assert_near(*quantized, expected)
 
 
 def test_quantised_row_spans_1_to_255_by_group_and_zeros_stay_zero() -> None:
@@ -57,7 +69,7 @@ def test_quantised_row_spans_1_to_255_by_group_and_zeros_stay_zero() -> None:
     rows[:, 64:128] *= 1e6  # an outlier of one group does not round away the others
     rows[5, :64] = 0
     values, scales = quantized_like(*rows.shape)
-    row_kernels.quantize(rows.numpy(), values, scales, 2)
+    run(row_kernels.quantize, rows.numpy(), (values, scales))
     expected_values, expected_scales = reference.quantize(rows, 64)
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-6)
     # A value that lies halfway may round either way.
@@ -73,18 +85,23 @@ def test_group_that_is_not_finite_has_a_scale_of_nan_and_no_other_has(value: flo
     rows = torch.randn(3, 192)
     rows[1, 70] = value
     values, scales = quantized_like(*rows.shape)
-    row_kernels.quantize(rows.numpy(), values, scales, 2)
+    run(row_kernels.quantize, rows.numpy(), (values, scales))
     assert np.isnan(scales).tolist() == [[False] * 3, [False, True, False], [False] * 3]
 
 
 @pytest.mark.parametrize("num_rows", [2, 16, 70])
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(num_rows: int) -> None:
     rows, weight = torch.randn(num_rows, 576).numpy(), torch.randn(576).numpy()
-    together, alone = np.zeros((num_rows, 576), np.float32), np.zeros((1, 576), np.float32)
-    row_kernels.rms_norm(rows, weight, EPS, together, 2)
-    for row in range(num_rows):
-        row_kernels.rms_norm(rows[row : row + 1], weight, EPS, alone, 2)
-        np.testing.assert_array_equal(alone[0], together[row])
+    for out_like, kernel in (
+        (floats_like, row_kernels.rms_norm),
+        (quantized_like, row_kernels.rms_norm_quantize),
+    ):
+        together, alone = out_like(num_rows, 576), out_like(1, 576)
+        run(kernel, rows, weight, EPS, together)
+        for row in range(num_rows):
+            run(kernel, rows[row : row + 1], weight, EPS, alone)
+            for whole, one in zip(together, alone, strict=True):
+                np.testing.assert_array_equal(one[:1], whole[row : row + 1])
 
 
 def test_exp_is_right_to_the_last_bits_and_zero_where_it_would_be_denormal() -> None:

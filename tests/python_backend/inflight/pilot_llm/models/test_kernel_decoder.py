@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.models.kernel_decoder import KernelDecoder
 from pilot_llm.runner import Runner
 from pilot_testing import hf_models
@@ -137,3 +138,23 @@ def test_8_bit_stays_near_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for precision in PRECISIONS[1:]
     ]
     assert all(0 < difference < 0.2 for difference in differences), differences
+
+
+@pytest.mark.parametrize("precision", [{}, {"quantization": "int8"}], ids=str)
+def test_same_bits_in_a_step_of_any_number_of_rows_by_one_thread_and_by_two(
+    precision: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every number at which a stage is cut or a tile multiplies in another way, and its neighbours."""
+    make_model("qwen3, head norms", tmp_path, monkeypatch)
+    logits = [
+        row
+        for num_threads in (1, 2)
+        for runner in [load(tmp_path, intra_op_threads=num_threads, **precision)]
+        for num_rows in range(1, 41)
+        for row in runner.forward(
+            build_batch([SequenceStep([7], 0, [number], [0]) for number in range(num_rows)], runner.block_size)
+        ).numpy()
+    ]
+    assert np.isfinite(logits[0]).all()
+    for row in logits:
+        np.testing.assert_array_equal(row, logits[0])
