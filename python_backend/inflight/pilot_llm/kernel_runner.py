@@ -12,7 +12,6 @@ from pilot_llm.config import EngineConfig
 from pilot_llm.kernel_path import cache_element
 from pilot_llm.kernels.features import INSTRUCTIONS
 from pilot_llm.kernels.linears import FloatLinear, Int8Linear, KernelLinear
-from pilot_llm.kernels.row_kernels import rows_for_all_workers
 from pilot_llm.kernels.threads import max_threads
 from pilot_llm.kv_size import block_bytes, decide_num_blocks
 from pilot_llm.loader import load_weights
@@ -75,26 +74,12 @@ def load_kernel_runner(config: EngineConfig, model: DecoderConfig, max_model_len
         max_model_len=max_model_len,
         device=torch.device("cpu"),
     )
-    _compile(runner, min(model.hidden_size, model.num_heads * model.head_dim))
+    _compile(runner)
     return runner
 
 
-def _compile(runner: TorchRunner, narrowest_row: int) -> None:
-    """Run a step of one row and one of many, so that no request waits for a kernel to be compiled or loaded: what one
-    thread does with few rows, and what all do with many, are kernels of their own."""
+def _compile(runner: TorchRunner) -> None:
+    """Run a step of one row, so that no request waits for a kernel to be compiled or loaded: rows of any number go the
+    same way."""
     _log.info("loading the kernels; the first time on a machine they are compiled, for about a minute")
-    for num_rows in (1, max(64, rows_for_all_workers(narrowest_row))):
-        runner.forward(build_batch(_sequences(runner, num_rows), runner.block_size))
-
-
-def _sequences(runner: TorchRunner, num_rows: int) -> list[SequenceStep]:
-    """Prompts of `num_rows` tokens in all, or of as many as the pool holds."""
-    sequences: list[SequenceStep] = []
-    first_block = 0
-    while num_rows > 0 and first_block < runner.num_blocks:
-        room = (runner.num_blocks - first_block) * runner.block_size
-        length = min(num_rows, room, runner.max_model_len)
-        blocks = range(first_block, first_block - (-length // runner.block_size))
-        sequences.append(SequenceStep([0] * length, 0, blocks, [length - 1]))
-        first_block, num_rows = blocks.stop, num_rows - length
-    return sequences
+    runner.forward(build_batch([SequenceStep([0], 0, [0], [0])], runner.block_size))

@@ -10,7 +10,7 @@ from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.batch import Batch
 from pilot_llm.kernels import attention_kernels as kernels
 from pilot_llm.kernels.memory import Array, aligned_empty
-from pilot_llm.kernels.row_kernels import workers_for
+from pilot_llm.kernels.team import new_progress
 
 ELEMENTS = {"float32": (kernels.FLOAT32, 4), "float16": (kernels.FLOAT16, 2), "int8": (kernels.INT8, 1)}
 """Types of the cache's elements: the kernels' number for it, and its bytes."""
@@ -26,10 +26,14 @@ class HeadNorms:
     key: Array | None
     eps: float
 
+    def for_kernels(self) -> tuple[Array, Array, np.float32]:
+        query, key = (_NO_WEIGHT if weight is None else weight for weight in (self.query, self.key))
+        return query, key, np.float32(self.eps)
+
 
 @dataclass(frozen=True)
 class _LayerCache:
-    """Bytes of keys and values, and for int8 their scales (empty otherwise)."""
+    """Bytes of keys and values, and for int8 their scales."""
 
     keys: Array
     values: Array
@@ -37,22 +41,17 @@ class _LayerCache:
     value_scales: Array
 
 
-@dataclass(frozen=True)
-class _Step:
-    batch: Batch
-    pieces: npt.NDArray[np.int64]
-    scratch: Array
-
-
 class CpuPagedAttention:
-    """A step is `begin_step`, then per layer in order `rotate_and_store` and `attend`. Used by one thread.
+    """A step is `begin_step`, then the layers in order: `decoder_layer` with what is given here, or, for attention
+    alone, `rotate_and_store` and `attend`. Used by one thread.
 
     heads [T, (num_heads + 2 * num_kv_heads) * head_dim] float32 is what the query-key-value product gave.
     """
 
     def __init__(self, shape: CacheShape, *, num_heads: int, element: str, rotary: Array, num_threads: int) -> None:
-        self._shape = shape
-        self._num_heads = num_heads
+        self._windows = shape.windows
+        self.shape = num_heads, shape.num_kv_heads, shape.head_dim
+        """As the kernels take it."""
         self._element, element_bytes = ELEMENTS[element]
         self._rotary = rotary
         self._num_threads = num_threads
@@ -72,43 +71,48 @@ class CpuPagedAttention:
             for _ in shape.windows
         ]
         self._scratch = np.empty((num_threads, 0), np.float32)
-        self._step: _Step | None = None
+        self._step: tuple[Array, ...] | None = None
 
     def begin_step(self, batch: Batch) -> None:
-        heads_per_kv = self._num_heads // self._shape.num_kv_heads
+        num_heads, num_kv_heads, head_dim = self.shape
+        heads_per_kv = num_heads // num_kv_heads
         longest = int(batch.context_lens.max(initial=1))
-        needed = kernels.scratch_floats(heads_per_kv, self._shape.head_dim, longest)
+        needed = kernels.scratch_floats(heads_per_kv, head_dim, longest)
         if needed > self._scratch.shape[1]:
             # A quarter more than needed, so that a growing sequence does not ask at every step.
             self._scratch = np.empty((self._num_threads, needed + needed // 4), np.float32)
-        self._step = _Step(batch, _pieces(batch, kernels.rows_per_piece(heads_per_kv)), self._scratch)
+        work = _pieces(batch, kernels.rows_per_piece(heads_per_kv))
+        self._step = batch.positions, batch.slots, self._rotary, batch.block_table, work, self._scratch
+
+    def cache(self, layer: int) -> tuple[Array, Array, Array, Array, int]:
+        """As the kernels take it."""
+        cache = self._layers[layer]
+        return cache.keys, cache.values, cache.key_scales, cache.value_scales, self._element
+
+    def window(self, layer: int) -> int:
+        """Latest keys that a query sees, 0 for all."""
+        return self._windows[layer] or 0
+
+    def step(self) -> tuple[Array, ...]:
+        """positions, slots, rotary, block table, work, scratch: as the kernels take them."""
+        if self._step is None:
+            raise RuntimeError("a layer before begin_step()")
+        return self._step
 
     def rotate_and_store(self, layer: int, heads: Array, norms: HeadNorms, *, rotates: bool) -> None:
         """Norm and rotate queries and keys in place, and put keys and values into the batch's slots."""
-        shape, cache, batch = self._shape, self._layers[layer], self._current().batch
-        arguments = (
-            *(heads, self._num_heads, shape.num_kv_heads, shape.head_dim, batch.positions, batch.slots),
-            *(self._rotary, rotates),
-            _NO_WEIGHT if norms.query is None else norms.query,
-            _NO_WEIGHT if norms.key is None else norms.key,
-            np.float32(norms.eps),
-            *(cache.keys, cache.values, cache.key_scales, cache.value_scales, self._element),
+        positions, slots, rotary, *_ = self.step()
+        kernels.rotate_and_store(
+            *(heads, self.shape, positions, slots, rotary, rotates, norms.for_kernels(), self.cache(layer)),
+            *(new_progress(1), 0),
         )
-        # A rotation, and storing across a block, cost about four times a norm.
-        workers = workers_for(4 * heads.size, self._num_threads)
-        if workers == 1:
-            kernels.rotate_and_store_here(*arguments, 0, len(heads))
-        else:
-            kernels.rotate_and_store(*arguments, workers)
 
     def attend(self, layer: int, heads: Array, out: Array) -> None:
         """Let each query see its own sequence up to itself; out [T, num_heads * head_dim]."""
-        shape, cache, step = self._shape, self._layers[layer], self._current()
-        kernels.attend(
-            *(heads, self._num_heads, shape.num_kv_heads, shape.head_dim, np.float32(shape.head_dim**-0.5)),
-            *(shape.windows[layer] or 0, step.batch.block_table, step.pieces),
-            *(cache.keys, cache.values, cache.key_scales, cache.value_scales, self._element),
-            *(step.scratch, out, self._num_threads),
+        *_, block_table, work, scratch = self.step()
+        kernels.attention(
+            *(heads, self.shape, self.window(layer), block_table, work, self.cache(layer), scratch, out),
+            self._num_threads,
         )
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -121,11 +125,6 @@ class CpuPagedAttention:
                 arrays += [cache.key_scales, cache.value_scales]
             for array in arrays:
                 array[destinations] = array[sources]
-
-    def _current(self) -> _Step:
-        if self._step is None:
-            raise RuntimeError("a layer before begin_step()")
-        return self._step
 
 
 def _pieces(batch: Batch, rows_each: int) -> npt.NDArray[np.int64]:

@@ -25,10 +25,8 @@ from numba import njit, prange
 
 from pilot_llm.kernels.arithmetic import exp, largest_magnitude, nan_unless_finite, rounded, sum_of_squares
 from pilot_llm.kernels.features import FMA_ROWS
-from pilot_llm.kernels.linear_kernels import address
 from pilot_llm.kernels.machine_code import (
     LANES,
-    fetch_add,
     fma_tile_f16,
     fma_tile_f32,
     fma_tile_i8,
@@ -38,6 +36,7 @@ from pilot_llm.kernels.machine_code import (
     unpack_f16,
     unpack_i8,
 )
+from pilot_llm.kernels.team import address, new_progress, pieces, rows_each
 
 BLOCK_SIZE = LANES
 FLOAT32, FLOAT16, INT8 = 0, 1, 2
@@ -94,54 +93,41 @@ def _store(vector, base, inner, outer, element, scales, token):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _rotate_and_store(
-    heads, num_heads, num_kv_heads, head_dim, positions, slots, rotary, rotates, query_norm, key_norm, eps,
-    keys, values, key_scales, value_scales, element, first, end,
-):  # fmt: skip
-    for row in range(first, end):
-        cos, sin = rotary[positions[row], 0], rotary[positions[row], 1]
-        for number in range(num_heads + num_kv_heads):
-            head = heads[row, number * head_dim : (number + 1) * head_dim]
-            weight = query_norm if number < num_heads else key_norm
-            if len(weight):
-                _normalize(head, weight, eps)
-            if rotates:
-                _rotate(head, cos, sin)
-        block, token = slots[row] // BLOCK_SIZE, slots[row] % BLOCK_SIZE
-        element_bytes = keys.shape[2] // (head_dim * BLOCK_SIZE)
-        for number in range(num_kv_heads):
-            start = (num_heads + number) * head_dim
-            offset = block * keys.strides[0] + number * keys.strides[1]
-            _store(
-                heads[row, start : start + head_dim], address(keys) + offset + token * element_bytes,
-                BLOCK_SIZE, LANES * BLOCK_SIZE, element, key_scales[block, number], token,
-            )  # fmt: skip
-            start += num_kv_heads * head_dim
-            _store(
-                heads[row, start : start + head_dim], address(values) + offset + token * LANES * element_bytes,
-                1, LANES * BLOCK_SIZE, element, value_scales[block, number], token,
-            )  # fmt: skip
-
-
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def rotate_and_store(
-    heads, num_heads, num_kv_heads, head_dim, positions, slots, rotary, rotates, query_norm, key_norm, eps,
-    keys, values, key_scales, value_scales, element, workers,
-):  # fmt: skip
-    """Norm (if the weights are not empty) and rotate queries and keys in place; write keys and values to their slots.
+def rotate_and_store(heads, shape, positions, slots, rotary, rotates, norms, cache, progress, stage):
+    """One thread's part (see team): norm queries and keys, if the weights are not empty, and rotate them, in place;
+    write keys and values to their slots.
 
     heads [M, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values. rotary [positions, 2, head_dim / 2].
+    shape: num_heads, num_kv_heads, head_dim. norms: weights of queries and keys, eps. cache: keys, values, key scales,
+    value scales, element.
     """
-    num_rows = len(positions)
-    for worker in prange(workers):
-        _rotate_and_store(
-            heads, num_heads, num_kv_heads, head_dim, positions, slots, rotary, rotates, query_norm, key_norm, eps,
-            keys, values, key_scales, value_scales, element,
-            num_rows * worker // workers, num_rows * (worker + 1) // workers,
-        )  # fmt: skip
-
-
-rotate_and_store_here = _rotate_and_store
+    num_heads, num_kv_heads, head_dim = shape
+    query_norm, key_norm, eps = norms
+    keys, values, key_scales, value_scales, element = cache
+    element_bytes = keys.shape[2] // (head_dim * BLOCK_SIZE)
+    for first, end in pieces(progress, stage, len(heads), rows_each(len(heads))):
+        for row in range(first, end):
+            cos, sin = rotary[positions[row], 0], rotary[positions[row], 1]
+            for number in range(num_heads + num_kv_heads):
+                head = heads[row, number * head_dim : (number + 1) * head_dim]
+                weight = query_norm if number < num_heads else key_norm
+                if len(weight):
+                    _normalize(head, weight, eps)
+                if rotates:
+                    _rotate(head, cos, sin)
+            block, token = slots[row] // BLOCK_SIZE, slots[row] % BLOCK_SIZE
+            for number in range(num_kv_heads):
+                start = (num_heads + number) * head_dim
+                offset = block * keys.strides[0] + number * keys.strides[1]
+                _store(
+                    heads[row, start : start + head_dim], address(keys) + offset + token * element_bytes,
+                    BLOCK_SIZE, LANES * BLOCK_SIZE, element, key_scales[block, number], token,
+                )  # fmt: skip
+                start += num_kv_heads * head_dim
+                _store(
+                    heads[row, start : start + head_dim], address(values) + offset + token * LANES * element_bytes,
+                    1, LANES * BLOCK_SIZE, element, value_scales[block, number], token,
+                )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -283,25 +269,32 @@ def _attend_piece(
                 out[first_row + number, start + index] = answers[row, index] * factor
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def attend(
-    heads, num_heads, num_kv_heads, head_dim, scale, window, block_table, pieces,
-    keys, values, key_scales, value_scales, element, scratch, out, num_threads,
-):  # fmt: skip
-    """pieces [n, 4] int64: sequence, first row, rows, position of the first; out [M, num_heads * head_dim].
+@njit(inline="always")
+def attend(heads, shape, window, block_table, work, cache, scratch, out, progress, stage):
+    """One thread's part (see team). heads, shape and cache as for `rotate_and_store`; out [M, num_heads * head_dim].
 
-    window: latest keys that a query sees, 0 for all. scratch [threads, scratch_floats(...)] float32.
+    window: latest keys that a query sees, 0 for all. work [n, 4] int64: sequence, first row, rows, position of the
+    first. scratch [scratch_floats(...)] float32, this thread's own.
     """
-    num_items = len(pieces) * num_kv_heads
-    counter = np.empty(1, np.int64)  # Numba would fill zeros by a parallel loop of its own
-    counter[0] = 0
+    num_heads, num_kv_heads, head_dim = shape
+    keys, values, key_scales, value_scales, element = cache
+    scale = _F(head_dim**-0.5)
+    for item, _end in pieces(progress, stage, len(work) * num_kv_heads, 1):
+        sequence, first_row, num_rows, position = work[item // num_kv_heads]
+        _attend_piece(
+            heads, item % num_kv_heads, num_heads, num_kv_heads, head_dim, scale, window, block_table[sequence],
+            first_row, num_rows, position, keys, values, key_scales, value_scales, element, scratch, out,
+        )  # fmt: skip
+
+
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
+def attention(heads, shape, window, block_table, work, cache, scratch, out, num_threads):
+    """Attention on its own; scratch [threads, scratch_floats(...)]."""
+    # Numba hands arrays and numbers to a parallel loop, but no tuples of several types.
+    keys, values, key_scales, value_scales, element = cache
+    progress = new_progress(1)
     for worker in prange(num_threads):
-        while True:
-            item = fetch_add(address(counter), 1)
-            if item >= num_items:
-                break
-            sequence, first_row, num_rows, position = pieces[item // num_kv_heads]
-            _attend_piece(
-                heads, item % num_kv_heads, num_heads, num_kv_heads, head_dim, scale, window, block_table[sequence],
-                first_row, num_rows, position, keys, values, key_scales, value_scales, element, scratch[worker], out,
-            )  # fmt: skip
+        attend(
+            heads, shape, window, block_table, work, (keys, values, key_scales, value_scales, element),
+            scratch[worker], out, progress, 0,
+        )  # fmt: skip

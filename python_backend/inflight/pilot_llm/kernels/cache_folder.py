@@ -13,7 +13,7 @@ def use_cache_folder() -> Path:
     the folder's name holds a hash of all such files, whatever the installation's own folder allows.
     """
     here = Path(__file__).parent
-    files = [here / name for name in ("arithmetic.py", "features.py", "machine_code.py")]
+    files = [here / name for name in ("arithmetic.py", "features.py", "machine_code.py", "team.py")]
     code = b"".join(path.read_bytes() for path in [*files, *sorted(here.glob("*_kernels.py"))])
     base = os.environ.get("NUMBA_CACHE_DIR")
     if base is None:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from pilot_llm.kernels.linear_kernels import linear_bf16, linear_f32, linear_int8
+from pilot_llm.kernels.linear_kernels import linear
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, weight_zeros
 from pilot_llm.kernels.packing import (
@@ -27,12 +27,24 @@ class QuantizedRows:
 
 
 Rows = Array | QuantizedRows
+Arrays = tuple[Array, ...]
+
+
+_NO_SCALES = np.empty((0, 0), np.float32)
+_NO_COLUMN_SCALES = np.empty(0, np.float32)
+_NO_CORRECTION = np.empty((0, 0, 0), np.int32)
+
+
+def for_kernels(rows: Rows) -> tuple[Array, Array]:
+    """Rows as the kernels take them. Numba takes a plain tuple several times faster than one with names."""
+    return (rows.values, rows.scales) if isinstance(rows, QuantizedRows) else (rows, _NO_SCALES)
 
 
 class KernelLinear(Protocol):
     """`takes_int8`: its rows must be quantised. `num_outputs` is filled up to whole panels of 16."""
 
     takes_int8: bool
+    weight: Arrays  # as the kernels take it
     num_outputs: int
     num_bytes: int  # of the weight and what belongs to it
 
@@ -48,12 +60,11 @@ class FloatLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._panels = pack_floats(weight.numpy())
         self.num_outputs = len(self._panels) * self._panels.shape[2]
-        self._bias = _padded_bias(bias, self.num_outputs)
-        self._kernel = linear_bf16 if self._panels.dtype == np.uint16 else linear_f32
-        self.num_bytes = self._panels.nbytes + self._bias.nbytes
+        self.weight: Arrays = (self._panels, _NO_COLUMN_SCALES, _NO_CORRECTION, _padded_bias(bias, self.num_outputs))
+        self.num_bytes = sum(part.nbytes for part in self.weight)
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
-        self._kernel(rows, self._panels, self._bias, out, adds, num_threads)
+        linear(for_kernels(rows), self.weight, out, adds, num_threads)
 
     def weight_rows(self, outputs: Array) -> Array:
         """The weights of these outputs, [n, K] float32, with the bits that they came with: an embedding's rows."""
@@ -70,27 +81,16 @@ class Int8Linear:
 
     def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
         quantized = weight if isinstance(weight, QuantizedWeight) else quantize_weight(weight.numpy())
-        self._weight = pack_int8(quantized)
-        self.num_outputs = len(self._weight.scales)
-        self._bias = _padded_bias(bias, self.num_outputs)
-        parts = (self._weight.panels, self._weight.scales, self._weight.correction, self._bias)
-        self.num_bytes = sum(part.nbytes for part in parts)
+        packed = pack_int8(quantized)
+        self.num_outputs = len(packed.scales)
+        bias_values = _padded_bias(bias, self.num_outputs)
+        self.weight: Arrays = (packed.panels, packed.scales, packed.correction, bias_values)
+        self.num_bytes = sum(part.nbytes for part in self.weight)
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
         if not isinstance(rows, QuantizedRows):
             raise TypeError("an int8 product takes quantised rows")
-        weight = self._weight
-        linear_int8(
-            rows.values,
-            rows.scales,
-            weight.panels,
-            weight.scales,
-            weight.correction,
-            self._bias,
-            out,
-            adds,
-            num_threads,
-        )
+        linear(for_kernels(rows), self.weight, out, adds, num_threads)
 
 
 def _padded_bias(bias: torch.Tensor | None, num_outputs: int) -> Array:

@@ -254,6 +254,27 @@ def fetch_add(typing_context, address, amount):
 
 
 @intrinsic
+def load_acquire(typing_context, address):
+    """The int64 at `address`; what its writer had written before `fetch_add` is seen by whoever has read it so."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return builder.load_atomic(builder.inttoptr(arguments[0], _I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def pause(typing_context):
+    """Tell the CPU that this is a waiting loop: it does nothing for some 20 ns."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, _arguments: Any) -> Value:
+        _call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def float_from_bits(typing_context, bits):
     """The float32 whose bits these int32 are."""
 

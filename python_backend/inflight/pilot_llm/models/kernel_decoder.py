@@ -1,22 +1,26 @@
-"""The decoder of the Llama family on the CPU kernels: the layers of `models.decoder`, as fused calls, top to bottom.
+"""The decoder of the Llama family on the CPU kernels: the layers of `models.decoder`, each as one fused call.
 
-Rows live in a few buffers that all layers use in turn:
+Rows live in a few buffers that all layers use in turn; `kernels.layer_kernels` says what is done to them:
 
-    hidden -> normed -> heads -> mixed -> (added to) hidden -> normed -> gate_up -> gated -> (added to) hidden
+    hidden -> normed -> heads -> mixed -> prepared -> (added to) hidden
+           -> normed -> gate_up -> gated -> (added to) hidden
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import embedding
 
 from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
-from pilot_llm.kernels.linears import FloatLinear, KernelLinear, QuantizedRows, Rows
+from pilot_llm.kernels.layer_kernels import decoder_layer
+from pilot_llm.kernels.linears import FloatLinear, KernelLinear, QuantizedRows, Rows, for_kernels
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, aligned_empty
 from pilot_llm.kernels.packing import ROW_TYPE, group_depth
-from pilot_llm.kernels.row_kernels import gated, gated_quantize, quantize, rms_norm, rms_norm_quantize
+from pilot_llm.kernels.row_kernels import norm_here
 from pilot_llm.kernels.threads import use_threads
 from pilot_llm.models.decoder import DecoderWeights
 from pilot_llm.models.decoder_config import DecoderConfig
@@ -38,6 +42,7 @@ class KernelDecoder:
         self._embedding: FloatLinear | torch.Tensor = weights.embedding
         if config.tied_embeddings and isinstance(weights.lm_head, FloatLinear):
             self._embedding = weights.lm_head
+        self._eps = np.float32(config.rms_norm_eps)
         self._layers = [
             _Layer(
                 attention_norm=layer.attention_norm.numpy(),
@@ -59,19 +64,21 @@ class KernelDecoder:
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, sampled_rows: torch.Tensor) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows. The attention's step must have begun."""
         use_threads(self._num_threads)
-        attention = self._attention
-        hidden, heads, mixed, gate_up = self._rows(len(token_ids))
+        attention, rows = self._attention, self._rows(len(token_ids))
+        *step, scratch = attention.step()
+        hidden = rows[0]
         hidden[...] = self._embedded(token_ids)
         for index, layer in enumerate(self._layers):
-            self._multiply(layer.qkv, self._normed(hidden, layer.attention_norm, layer.qkv), heads)
-            attention.rotate_and_store(index, heads, layer.head_norms, rotates=self._config.rotary_layers[index])
-            attention.attend(index, heads, mixed)
-            self._multiply(layer.output, self._for_product(mixed, layer.output), hidden, adds=True)
-            self._multiply(layer.gate_up, self._normed(hidden, layer.mlp_norm, layer.gate_up), gate_up)
-            self._multiply(layer.down, self._gated(gate_up, layer.down), hidden, adds=True)
+            decoder_layer(
+                *(rows, layer.weights, self._eps, attention.shape),
+                *(self._config.rotary_layers[index], attention.window(index), attention.cache(index), tuple(step)),
+                *(scratch, self._num_threads),
+            )
         sampled = hidden[sampled_rows.numpy()]
+        normed = self._buffers.for_product(self._lm_head, *sampled.shape)
+        norm_here(sampled, self._final_norm, self._eps, for_kernels(normed))
         logits = aligned_empty((len(sampled), self._lm_head.num_outputs), np.float32)
-        self._multiply(self._lm_head, self._normed(sampled, self._final_norm, self._lm_head), logits)
+        self._lm_head(normed, logits, num_threads=self._num_threads)
         return torch.from_numpy(logits)[:, : self._config.vocab_size]
 
     @property
@@ -87,42 +94,24 @@ class KernelDecoder:
         rows: Array = embedding(token_ids, self._embedding).float().numpy()
         return rows
 
-    def _multiply(self, linear: KernelLinear, rows: Rows, out: Array, *, adds: bool = False) -> None:
-        linear(rows, out, adds=adds, num_threads=self._num_threads)
-
-    def _normed(self, rows: Array, weight: Array, product: KernelLinear) -> Rows:
-        eps = np.float32(self._config.rms_norm_eps)
-        if product.takes_int8:
-            quantized = self._buffers.quantized(*rows.shape)
-            rms_norm_quantize(rows, weight, eps, quantized.values, quantized.scales, self._num_threads)
-            return quantized
-        normed = self._buffers.floats(*rows.shape)
-        rms_norm(rows, weight, eps, normed, self._num_threads)
-        return normed
-
-    def _gated(self, gate_up: Array, product: KernelLinear) -> Rows:
-        shape = len(gate_up), self._config.intermediate_size
-        if product.takes_int8:
-            quantized = self._buffers.quantized(*shape)
-            gated_quantize(gate_up, shape[1], quantized.values, quantized.scales, self._num_threads)
-            return quantized
-        activated = self._buffers.floats(*shape)
-        gated(gate_up, activated, self._num_threads)
-        return activated
-
-    def _for_product(self, rows: Array, product: KernelLinear) -> Rows:
-        if not product.takes_int8:
-            return rows
-        quantized = self._buffers.quantized(*rows.shape)
-        quantize(rows, quantized.values, quantized.scales, self._num_threads)
-        return quantized
-
-    def _rows(self, num_rows: int) -> tuple[Array, Array, Array, Array]:
+    def _rows(self, num_rows: int) -> tuple[Any, ...]:
+        """As `decoder_layer` takes them."""
         if num_rows > self._buffers.max_rows:
             self._buffers = _Buffers(self._config, 1 << (num_rows - 1).bit_length())
-        buffers = self._buffers
-        hidden, heads = buffers.hidden[:num_rows], buffers.heads[:num_rows]
-        return hidden, heads, buffers.mixed[:num_rows], buffers.gate_up[:num_rows]
+        buffers, layer = self._buffers, self._layers[0]
+        mixed = buffers.mixed[:num_rows]
+        prepared: Rows = mixed
+        if layer.output.takes_int8:
+            prepared = buffers.for_product(layer.output, *mixed.shape)
+        return (
+            buffers.hidden[:num_rows],
+            for_kernels(buffers.for_product(layer.qkv, num_rows, self._config.hidden_size)),
+            buffers.heads[:num_rows],
+            mixed,
+            for_kernels(prepared),
+            buffers.gate_up[:num_rows],
+            for_kernels(buffers.for_product(layer.down, num_rows, self._config.intermediate_size)),
+        )
 
 
 @dataclass(frozen=True)
@@ -135,13 +124,21 @@ class _Layer:
     gate_up: KernelLinear
     down: KernelLinear
 
+    @cached_property
+    def weights(self) -> tuple[Any, ...]:
+        """As `decoder_layer` takes them."""
+        return (
+            *(self.attention_norm, self.head_norms.for_kernels(), self.qkv.weight, self.output.weight),
+            *(self.mlp_norm, self.gate_up.weight, self.down.weight),
+        )
+
     @property
     def linears(self) -> tuple[KernelLinear, ...]:
         return self.qkv, self.output, self.gate_up, self.down
 
 
 class _Buffers:
-    """Rows between the calls of a step, for steps of up to `max_rows`; `normed` and `gated` rows share their place."""
+    """Rows between the stages of a step, for steps of up to `max_rows`; the rows that products take share one place."""
 
     def __init__(self, config: DecoderConfig, max_rows: int) -> None:
         self.max_rows = max_rows
@@ -156,10 +153,9 @@ class _Buffers:
         self._numbers = aligned_empty((max_rows * widest,), ROW_TYPE)
         self._scales = aligned_empty((max_rows * widest // LANES,), np.float32)
 
-    def floats(self, num_rows: int, width: int) -> Array:
-        return self._floats[: num_rows * width].reshape(num_rows, width)
-
-    def quantized(self, num_rows: int, width: int) -> QuantizedRows:
+    def for_product(self, product: KernelLinear, num_rows: int, width: int) -> Rows:
+        if not product.takes_int8:
+            return self._floats[: num_rows * width].reshape(num_rows, width)
         values = self._numbers[: num_rows * width].reshape(num_rows, width)
         num_groups = width // group_depth(width)
         return QuantizedRows(values, self._scales[: num_rows * num_groups].reshape(num_rows, num_groups))

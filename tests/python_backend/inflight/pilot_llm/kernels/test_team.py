@@ -7,25 +7,34 @@ from numba import njit, prange
 from pilot_llm.kernels.team import address, new_progress, pieces, rows_each
 from pilot_llm.kernels.threads import max_threads, use_threads
 
+MANY = 40
+
 
 @njit(nogil=True)
-def _sums(values, count, size, progress):  # type: ignore[no-untyped-def]
-    """values [stages, count]: each item is one more than the sum of all items of the stage before."""
+def slowly(number):  # type: ignore[no-untyped-def]
+    """A few microseconds, so that others are through with their pieces while one still works."""
+    for _ in range(1000):
+        number = (number * 1103515245 + 12345) % 2147483647
+    return number
+
+
+@njit(nogil=True)
+def _sums(values, size, progress):  # type: ignore[no-untyped-def]
+    """values [stages, items]: each item is made of the sum of all items of the stage before."""
     for stage in range(len(values)):
         total = np.int64(0)
         if stage:
-            for item in range(count):
-                total += values[stage - 1, item] % 1_000_003
-        for first, end in pieces(progress, stage, count, size):
+            total = values[stage - 1].sum() % 2147483647
+        for first, end in pieces(progress, stage, values.shape[1], size):
             for item in range(first, end):
-                values[stage, item] += total + 1
+                values[stage, item] += slowly(total + item)
 
 
 @njit(parallel=True, nogil=True)
-def _together(values, count, size, num_threads):  # type: ignore[no-untyped-def]
+def _together(values, size, num_threads):  # type: ignore[no-untyped-def]
     progress = new_progress(len(values))
     for _worker in prange(num_threads):
-        _sums(values, count, size, progress)
+        _sums(values, size, progress)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])  # of which no more than 2 run at a time
@@ -34,15 +43,15 @@ def _together(values, count, size, num_threads):  # type: ignore[no-untyped-def]
 def test_each_item_is_done_once_and_after_the_whole_stage_before(
     count: int, size: int, running: int, num_threads: int
 ) -> None:
-    expected, one, many = np.zeros((40, count), np.int64), 0, 40
-    for stage in range(many):
-        expected[stage] = one + 1
-        one = int((expected[stage] % 1_000_003).sum())
+    expected = np.zeros((MANY, count), np.int64)
+    for stage in range(MANY):
+        total = int(expected[stage - 1].sum()) % 2147483647 if stage else 0
+        expected[stage] = [slowly(total + item) for item in range(count)]
     use_threads(min(running, max_threads()))
     try:
-        for _ in range(20):
+        for _ in range(10):
             values = np.zeros_like(expected)
-            _together(values, count, size, num_threads)
+            _together(values, size, num_threads)
             np.testing.assert_array_equal(values, expected)
     finally:
         use_threads(max_threads())
@@ -50,7 +59,7 @@ def test_each_item_is_done_once_and_after_the_whole_stage_before(
 
 def test_a_stage_without_items_holds_nobody_up() -> None:
     values = np.zeros((3, 0), np.int64)
-    _together(values, 0, 1, 2)
+    _together(values, 1, 2)
 
 
 def test_counters_lie_on_lines_of_their_own() -> None:
