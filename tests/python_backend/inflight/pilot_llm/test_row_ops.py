@@ -1,21 +1,18 @@
 """The fused steps between products against torch's, in Triton's interpreter."""
 
-import importlib.util
-import os
-
 import pytest
 import torch
 
 from pilot_llm.row_ops import TorchRowOps, choose_row_ops, why_wrong
+from pilot_testing.triton_language import needs_interpreter
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the wheel: pip install triton")
+@needs_interpreter
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("head_dim", [2, 16, 96])
 def test_fused_operations_agree_with_those_of_torch(head_dim: int, dtype: torch.dtype) -> None:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is defined
     from pilot_llm.triton_rows import TritonRowOps
 
     assert why_wrong(TritonRowOps(), CPU, dtype, head_dim) is None

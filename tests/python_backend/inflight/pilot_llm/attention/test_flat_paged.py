@@ -1,9 +1,6 @@
 """The attentions of the GPU path against the reference: torch's varlen as documented, and the Triton-language kernel
 itself, in Triton's interpreter (the wheel comes with the extra `dev`)."""
 
-import importlib.util
-import os
-
 import pytest
 import torch
 
@@ -13,15 +10,14 @@ from pilot_llm.attention.varlen_paged import VarlenKernel, load_varlen, why_not_
 from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.step_inputs import step_inputs
 from pilot_testing.flat_attention import CPU, RandomSteps, compare, reference_attention, varlen_by_the_book
+from pilot_testing.triton_language import needs_interpreter
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs the wheel triton")
-KERNELS = ["varlen", pytest.param("triton", marks=needs_triton)]
+KERNELS = ["varlen", pytest.param("triton", marks=needs_interpreter)]
 
 
 def make_kernel(name: str) -> FlatKernel:
     if name == "varlen":
         return VarlenKernel(varlen_by_the_book)
-    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernel is defined
     from pilot_llm.attention.triton_paged import TritonKernel
 
     return TritonKernel()
@@ -38,7 +34,7 @@ def test_decodes_and_chunks_agree_with_the_reference(
     compare_growing(name, num_heads, num_kv_heads, head_dim, block_size)
 
 
-@pytest.mark.parametrize("name", ["varlen", pytest.param("triton", marks=[needs_triton, pytest.mark.slow])])
+@pytest.mark.parametrize("name", ["varlen", pytest.param("triton", marks=[needs_interpreter, pytest.mark.slow])])
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "head_dim", "block_size"), [(9, 3, 64, 16), (8, 1, 96, 16), (8, 2, 128, 16)]
 )
@@ -90,7 +86,7 @@ def test_decode_gives_the_same_bits_alone_and_in_company(name: str) -> None:
     assert torch.equal(flat.attend(0, query[:1], key[:1], value[:1]), together[:1])
 
 
-@needs_triton
+@needs_interpreter
 def test_decode_of_one_sequence_has_all_parts_at_work_however_long_another_may_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
