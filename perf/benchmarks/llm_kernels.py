@@ -1,13 +1,14 @@
 """The CPU kernels against torch's best, and whole steps of a model, in milliseconds.
 
-    python perf/benchmarks/llm_kernels.py MODEL_FOLDER [--repetitions 7] [--threads N] [--quick] [--json FILE]
+    python perf/benchmarks/llm_kernels.py MODEL_FOLDER [--repetitions 7] [--threads N] [--busy N] [--quick] [--json F]
 
 MODEL_FOLDER is what `tritonpilot export llm` made (build/model_repository/smollm2/1). Three tables:
 
   products    every layer's linears, with random weights of the model's shapes, so that they come from memory as in a
               step: torch's `linear`, oneDNN's and MKL's packed ones, and ours on float32, bfloat16 and int8 weights
   attention   one layer: 16 decodes of 300 tokens, and a prompt; SDPA on contiguous float32 keys, and ours by cache type
-  steps       `forward` of the model itself: 1 and 16 decodes of 300 tokens, 16 decodes with 48 or 112 prompt tokens
+  steps       `forward` of the model itself: 1 and 16 decodes of 300 tokens, 16 decodes with 48 or 112 prompt tokens;
+              with --busy N, this table alone, beside N processes that each want a core for themselves
 
 Whatever one table compares runs interleaved, once per repetition; shown are the fastest and the middle repetition. The
 bandwidth is measured between them, in the same run.
@@ -15,8 +16,11 @@ bandwidth is measured between them, in the same run.
 
 import argparse
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument("--busy", type=int, default=0, help="measure steps beside so many busy processes")
     parser.add_argument("--quick", action="store_true", help="fewer rows and repetitions")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -54,13 +59,12 @@ def main() -> None:
     repetitions = 3 if arguments.quick else arguments.repetitions
     config = read_decoder_config(arguments.model)
     print(f"{config.family}, {config.num_layers} layers, {arguments.threads} threads, {INSTRUCTIONS}")
-    results: dict[str, dict[str, Timings]] = {
-        "products": products(
-            config, [1, 16, 128] if arguments.quick else [1, 4, 16, 64, 128], repetitions, arguments.threads
-        ),
-        "attention": attention(config, repetitions, arguments.threads),
-        "steps": steps(arguments.model, config, repetitions, arguments.threads),
-    }
+    results: dict[str, dict[str, Timings]] = {}
+    if not arguments.busy:
+        row_counts = [1, 16, 128] if arguments.quick else [1, 4, 16, 64, 128]
+        results["products"] = products(config, row_counts, repetitions, arguments.threads)
+        results["attention"] = attention(config, repetitions, arguments.threads)
+    results["steps"] = steps(arguments.model, config, repetitions, arguments.threads, arguments.busy)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))
 
@@ -181,7 +185,7 @@ def attention(config: DecoderConfig, repetitions: int, num_threads: int) -> dict
     return results
 
 
-def steps(folder: Path, config: DecoderConfig, repetitions: int, num_threads: int) -> dict[str, Timings]:
+def steps(folder: Path, config: DecoderConfig, repetitions: int, num_threads: int, num_busy: int) -> dict[str, Timings]:
     variants: dict[str, dict[str, Any]] = {
         "torch": {"block_size": 32},  # not a size that the kernels take
         "float32": {},
@@ -224,8 +228,21 @@ def steps(folder: Path, config: DecoderConfig, repetitions: int, num_threads: in
                 runner, build_batch(parts, runner.block_size), 1 if name != "torch" else num_threads
             )
         title = f"step, {num_decodes} decodes" + (f" + {num_prompt} prompt tokens" if num_prompt else "")
-        results[title] = interleaved(title, candidates, repetitions)
+        with busy(num_busy):
+            results[title] = interleaved(title, candidates, repetitions)
     return results
+
+
+@contextmanager
+def busy(num_processes: int) -> Iterator[None]:
+    """Beside so many processes that never wait."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _step(runner: Any, batch: Any, torch_threads: int) -> Callable[[], object]:
