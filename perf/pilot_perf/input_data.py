@@ -87,7 +87,7 @@ def cut(rows: Sequence[Row], config: ModelConfig, lengths: Lengths, seed: int) -
 def random_rows(config: ModelConfig, seed: int, count: int = 16) -> list[Row]:
     """
     Raises:
-        InputDataError: an input is text or has a free dimension.
+        InputDataError: an input has a free dimension.
     """
     generator = np.random.default_rng(seed)
     specs = inputs_of(config)

@@ -2,11 +2,11 @@
 
 perf_analyzer ends at the first failed request, so a queue that refuses, or a model that fails now and then, cannot be
 measured with it. This one counts failures. It is slower (a thousand requests a second or two, on a core of its own),
-so it is used only there.
+so it measures only there; and it warms up, where its speed does not matter.
 
-    SPEC     JSON: url, model, is_stream, rows (requests as base64 of ModelInferRequest), window_s, num_windows,
-             warm_up_s, drain_s (what the last requests get to end after the last window), concurrency, and
-             intervals_us for an open loop
+    SPEC     JSON: url, model, is_stream, is_sequence, rows (requests as base64 of ModelInferRequest), window_s,
+             num_windows, warm_up_s, drain_s (what the last requests get to end after the last window), concurrency,
+             and intervals_us for an open loop
     RESULT   JSON: borders_ns, and requests as [due_ns or null, sent_ns, [response_ns, ...], [response, ...], error],
              each response a base64 of ModelInferResponse, in streams only
 
@@ -19,7 +19,7 @@ import base64
 import json
 import sys
 import time
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Load:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._rows = cycle([base64.b64decode(row) for row in spec["rows"]])
         self._is_stream: bool = spec["is_stream"]
+        self._sequence_ids = count(1) if spec["is_sequence"] else None
         self._num_borders = spec["num_windows"] + 1
         self._window_s: float = spec["window_s"]
         self._warm_up_s: float = spec["warm_up_s"]
@@ -103,6 +104,8 @@ class Load:
 
     async def _send(self, due_ns: int | None) -> None:
         row = next(self._rows)
+        if self._sequence_ids is not None:
+            row += _sequence_of_one(next(self._sequence_ids))
         entry: Entry = [due_ns, time.time_ns(), [], [], ""]
         try:
             if self._is_stream:
@@ -131,6 +134,17 @@ class Load:
         if not entry[2]:
             entry[2].append(time.time_ns())
             entry[4] = "the stream ended without an answer"
+
+
+def _sequence_of_one(number: int) -> bytes:
+    """What makes a request the first and the last of a sequence, to be put behind its bytes: messages that follow each
+    other are merged (protobuf's encoding).
+    """
+    request = service_pb2.ModelInferRequest()
+    request.parameters["sequence_id"].int64_param = number
+    request.parameters["sequence_start"].bool_param = True
+    request.parameters["sequence_end"].bool_param = True
+    return bytes(request.SerializeToString())
 
 
 def main(spec_file: str, result_file: str) -> None:

@@ -17,6 +17,7 @@ from pilot_perf.analyzer import WINDOW_STRETCH, Load, LoadRun, measure_load
 from pilot_perf.input_data import Row
 from pilot_perf.llm_measures import llm_figures
 from pilot_perf.measures import Figures, Trial
+from pilot_perf.model_inputs import inputs_of
 from pilot_perf.own_client import OwnLoad
 from pilot_perf.percentiles import summary
 from pilot_perf.records import NS_PER_S, LoadRecords
@@ -84,7 +85,11 @@ class Loader:
     def _own_load(self, concurrency: int, max_rows: int | None = None) -> OwnLoad:
         target = self.target
         rows = [self._with_batch(row) for row in target.requests.rows()[:max_rows]]
-        return OwnLoad(target.grpc_url, target.model, rows, target.is_streamed, concurrency)
+        datatypes = {name: spec.datatype for name, spec in inputs_of(self.config).items()}
+        return OwnLoad(
+            *(target.grpc_url, target.model, datatypes, rows, target.is_streamed, concurrency),
+            is_sequence=self.config.HasField("sequence_batching"),
+        )
 
     def _target_of(self, trial: Trial) -> Target:
         memory = trial.knobs.shared_memory

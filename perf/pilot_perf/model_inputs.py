@@ -1,6 +1,7 @@
 """The inputs of a model as its configuration has them, and whether an array fits."""
 
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from pilot_client.errors import BadRequestError
 from pilot_client.repository import TensorMetadata
 from pilot_client.tensors import as_array
 from pilot_perf.errors import InputDataError
+
+RANDOM_TEXT_LENGTH = 128
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,16 @@ class InputSpec:
             raise InputDataError(f"{where}: {error}") from error
 
     def random(self, generator: np.random.Generator) -> np.ndarray[Any, Any]:
-        """
+        """Values as perf_analyzer makes them; of text, so many letters.
+
         Raises:
-            InputDataError: it is text or has a free dimension.
+            InputDataError: it has a free dimension.
         """
-        if self.free_axes or self.datatype == "BYTES":
-            raise InputDataError(f"input {self} has no fixed shape and type for random values: give --input-data")
+        if self.free_axes:
+            raise InputDataError(f"input {self} has no fixed shape for random values: give --input-data")
+        if self.datatype == "BYTES":
+            letters = generator.choice(list(ascii_lowercase), (*self.dims, RANDOM_TEXT_LENGTH))
+            return np.apply_along_axis("".join, -1, letters)
         dtype = np.dtype(triton_to_np_dtype(self.datatype))
         values = generator.random(self.dims) if dtype.kind == "f" else generator.integers(0, 2, self.dims)
         return values.astype(dtype)

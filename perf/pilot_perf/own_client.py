@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tritonclient.grpc import InferResult, service_pb2
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+from tritonclient.utils import serialize_byte_tensor
 
 from pilot_perf.errors import AnalyzerError, FailedRequestsError
 from pilot_perf.load_client import Load
@@ -35,17 +35,21 @@ Row = dict[str, "np.ndarray[Any, Any]"]
 
 @dataclass(frozen=True)
 class OwnLoad:
-    """`rows` are sent in turn; their arrays have the batch dimension where the model has one.
+    """`rows` are sent in turn; their arrays have the batch dimension where the model has one. `datatypes` are Triton's,
+    by input.
 
-    `intervals_us` None: a closed loop of `concurrency` requests.
+    `intervals_us` None: a closed loop of `concurrency` requests. `is_sequence`: the model takes sequences; each request
+    is one of its own.
     """
 
     url: str
     model: str
+    datatypes: Mapping[str, str]
     rows: Sequence[Row]
     is_stream: bool
     concurrency: int
     intervals_us: Sequence[int] | None = None
+    is_sequence: bool = False
 
 
 def measure(load: OwnLoad, window_ms: int, started: Callable[[int], None] = lambda _pid: None) -> LoadRecords:
@@ -112,7 +116,8 @@ def _spec(load: OwnLoad, window_ms: int, num_windows: int, warm_up_s: float, dra
         "url": load.url,
         "model": load.model,
         "is_stream": load.is_stream,
-        "rows": [base64.b64encode(_request(load.model, row)).decode() for row in load.rows],
+        "is_sequence": load.is_sequence,
+        "rows": [base64.b64encode(_request(load, row)).decode() for row in load.rows],
         "window_s": window_ms / 1000.0,
         "num_windows": num_windows,
         "warm_up_s": warm_up_s,
@@ -142,14 +147,18 @@ def _tensors(response: bytes) -> dict[str, Any]:
     return found
 
 
-def _request(model: str, row: Row) -> bytes:
+def _request(load: OwnLoad, row: Row) -> bytes:
     """The bytes of a ModelInferRequest."""
-    request = service_pb2.ModelInferRequest(model_name=model)
+    request = service_pb2.ModelInferRequest(model_name=load.model)
     for name, array in row.items():
-        # Text too is BYTES to Triton.
-        if array.dtype.kind == "U":
-            array = np.char.encode(array, "utf-8").astype(np.object_)
-        request.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
-        raw = serialize_byte_tensor(array).item() if array.dtype == np.object_ else array.tobytes()
-        request.raw_input_contents.append(raw)
+        datatype = load.datatypes[name]
+        request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        request.raw_input_contents.append(_content(array, datatype))
     return bytes(request.SerializeToString())
+
+
+def _content(array: "np.ndarray[Any, Any]", datatype: str) -> bytes:
+    if datatype != "BYTES":
+        return array.tobytes()
+    encoded = np.char.encode(array, "utf-8") if array.dtype.kind == "U" else array
+    return bytes(serialize_byte_tensor(encoded.astype(np.object_)).item())

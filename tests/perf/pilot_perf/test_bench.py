@@ -282,3 +282,18 @@ def test_the_sizes_of_the_batches_that_ran_are_counted(tmp_path: Path, start_ser
     assert max(figures.batch_counts) == 4
     assert figures.batch_counts[4] > sum(figures.batch_counts.values()) / 2
     assert json.loads(json.dumps(figures.batch_counts))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "more"),
+    [("TYPE_STRING", ""), ("TYPE_FP32", "sequence_batching { direct { } }\n")],
+    ids=["text", "sequences"],
+)
+def test_what_perf_analyzer_can_load_is_warmed_up_too(
+    datatype: str, more: str, tmp_path: Path, start_server: StartServer
+) -> None:
+    folder = write_timed_model(tmp_path / "models", batch_ms=2.0)
+    file = folder / "config.pbtxt"
+    file.write_text(file.read_text().replace("TYPE_FP32", datatype) + more)
+    bench = bench_on(start_server(tmp_path / "models"), "timed", "p95:500ms", tmp_path)
+    assert steady_figures(bench, Trial(UNTUNED, 2), SHORT).num_requests > 20

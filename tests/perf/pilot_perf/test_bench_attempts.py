@@ -42,9 +42,13 @@ class GivenBench(Bench):
 
 
 def measure(
-    *given: Figures | AnalyzerError, slo: str = "p95:50", plan: WindowPlan = PLAN, expected_per_s: float | None = None
+    *given: Figures | AnalyzerError,
+    slo: str = "p95:50",
+    plan: WindowPlan = PLAN,
+    expected_per_s: float | None = None,
+    rate_per_s: float | None = None,
 ) -> tuple[Measurement, list[int]]:
-    trial = Trial(UNTUNED, 4)
+    trial = Trial(UNTUNED, 4, rate_per_s=rate_per_s)
     loader = cast(Loader, SimpleNamespace(slo=parse_slo([slo])))
     bench = GivenBench(loader, ModelConfig(), _warm=trial.point, _expected_per_s=expected_per_s, given=iter(given))
     return bench.measure(trial, plan), bench.windows_ms
@@ -68,6 +72,8 @@ def test_a_fast_model_gets_short_windows_until_they_disagree() -> None:
     assert windows_ms == [300]
     measurement, windows_ms = measure(figures(APART), figures(), plan=plan, expected_per_s=1000.0)
     assert (measurement.status, windows_ms) == ("measured", [300, 700])
+    _, windows_ms = measure(figures(), plan=plan, expected_per_s=1000.0, rate_per_s=100.0)
+    assert windows_ms == [700]  # an open loop waits for what comes now and then
 
 
 def test_two_unsteady_attempts_are_no_number_and_both_are_kept() -> None:

@@ -112,3 +112,11 @@ def test_random_rows_have_the_models_shapes_and_only_what_must_be_there() -> Non
     assert (row["x"].shape, row["x"].dtype) == ((4,), np.float32)
     with pytest.raises(InputDataError, match=r"input ids INT64 \[-1\] has no fixed shape .*--input-data"):
         random_rows(TEXT_MODEL, seed=0)
+
+
+def test_random_text_has_the_shape_of_its_input() -> None:
+    config = parse('name: "m" input { name: "t" data_type: TYPE_STRING dims: [ 2, 3 ] }', "here")
+    (first, *others) = random_rows(config, seed=1)
+    assert first["t"].shape == (2, 3)
+    assert {len(text) for text in first["t"].reshape(-1)} == {128}
+    assert len({text for row in others for text in row["t"].reshape(-1)}) == 15 * 6
