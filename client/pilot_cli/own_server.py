@@ -7,6 +7,7 @@ completes what the repository says, once, and another one, which completes nothi
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,9 +46,14 @@ def serve_for_reloads(repository: Path, model: str, say: Say) -> "RunningServer"
     """The same for one that is going to load `model` with many configurations, each of them complete: it loads nothing
     that is not. Raises as `serve_model`.
     """
+    from pilot_client.repository import model_config
+    from pilot_perf.ensemble import members_of
+
     with serve_model(repository, model, say) as server:
-        completed = _completed(server.grpc_url, model)
-    return _serve(repository, completed, say, "--disable-auto-complete-config")
+        config_of = partial(model_config, server.grpc_url)
+        config = config_of(model)
+        members = members_of(config, config_of)
+    return _serve(repository, {**members, model: config}, say, "--disable-auto-complete-config")
 
 
 def _serve(repository: Path, models: "Mapping[str, ModelConfig | None]", say: Say, *extra_args: str) -> "RunningServer":
@@ -63,14 +69,3 @@ def _serve(repository: Path, models: "Mapping[str, ModelConfig | None]", say: Sa
         server.stop(drain_s=0.0)
         raise
     return server
-
-
-def _completed(grpc_url: str, model: str) -> "dict[str, ModelConfig]":
-    """The configurations of the model and of all that it runs if it is an ensemble, itself last."""
-    from pilot_client.repository import model_config
-
-    config = model_config(grpc_url, model)
-    found: dict[str, ModelConfig] = {}
-    for step in config.ensemble_scheduling.step:
-        found |= _completed(grpc_url, step.model_name)
-    return {**found, model: config}

@@ -35,10 +35,10 @@ Entry = list[Any]
 
 
 class Load:
-    """One load while it runs. All its methods run on the one event loop."""
+    """One load while it runs, `spec` as SPEC, with rows as bytes. All its methods run on the one event loop."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self._rows = cycle([base64.b64decode(row) for row in spec["rows"]])
+        self._rows = cycle(spec["rows"])
         self._is_stream: bool = spec["is_stream"]
         self._sequence_ids = count(1) if spec["is_sequence"] else None
         self._num_borders = spec["num_windows"] + 1
@@ -148,8 +148,11 @@ def _sequence_of_one(number: int) -> bytes:
 
 
 def main(spec_file: str, result_file: str) -> None:
+    spec = json.loads(Path(spec_file).read_text())
+    spec["rows"] = [base64.b64decode(row) for row in spec["rows"]]
+
     async def run() -> Load:
-        load = Load(json.loads(Path(spec_file).read_text()))
+        load = Load(spec)
         await load.run()
         return load
 

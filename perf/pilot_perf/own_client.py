@@ -60,6 +60,7 @@ def measure(load: OwnLoad, window_ms: int, started: Callable[[int], None] = lamb
         EmptyWindowsError: no request ended within the windows.
     """
     spec = _spec(load, window_ms, NUM_WINDOWS, WARM_UP_S, DRAIN_S)
+    spec["rows"] = [base64.b64encode(row).decode() for row in spec["rows"]]
     with tempfile.TemporaryDirectory(prefix="tritonpilot-load-") as folder:
         spec_file, result_file = Path(folder) / "spec.json", Path(folder) / "result.json"
         spec_file.write_text(json.dumps(spec))
@@ -112,12 +113,13 @@ def warm_up(load: OwnLoad, window_ms: int) -> float:
 
 
 def _spec(load: OwnLoad, window_ms: int, num_windows: int, warm_up_s: float, drain_s: float) -> dict[str, Any]:
+    """As `load_client.Load` takes it."""
     return {
         "url": load.url,
         "model": load.model,
         "is_stream": load.is_stream,
         "is_sequence": load.is_sequence,
-        "rows": [base64.b64encode(_request(load, row)).decode() for row in load.rows],
+        "rows": [_request(load, row) for row in load.rows],
         "window_s": window_ms / 1000.0,
         "num_windows": num_windows,
         "warm_up_s": warm_up_s,
