@@ -18,17 +18,28 @@ from pilot_llm.kernels.team import new_progress, pieces, rows_each
 _F = np.float32
 
 
+@njit(nogil=True, error_model="numpy")
+def _norm_row(row, weight, eps, target):
+    factor = _F(1) / np.sqrt(sum_of_squares(row) / _F(len(row)) + eps)
+    for index in range(len(row)):
+        target[index] = row[index] * factor * weight[index]
+
+
+@njit(nogil=True, error_model="numpy")
+def _gate_row(gate_up, target):
+    depth = len(target)
+    gate, up = gate_up[:depth], gate_up[depth : 2 * depth]
+    for index in range(depth):
+        target[index] = silu(gate[index]) * up[index]
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def rms_norm(rows, weight, eps, out, progress, stage):
     """rows [M, K] float32, weight [K]; out: values [M, K] float32."""
     values, _ = out
-    depth = rows.shape[1]
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
         for number in range(first, end):
-            row, target = rows[number], values[number]
-            factor = _F(1) / np.sqrt(sum_of_squares(row) / _F(depth) + eps)
-            for index in range(depth):
-                target[index] = row[index] * factor * weight[index]
+            _norm_row(rows[number], weight, eps, values[number])
 
 
 @njit(nogil=True, error_model="numpy")
@@ -55,14 +66,10 @@ def quantize(rows, out, progress, stage):
 @njit(cache=True, nogil=True, error_model="numpy")
 def rms_norm_quantize(rows, weight, eps, out, progress, stage):
     values, scales = out
-    depth = rows.shape[1]
-    normed = np.empty(depth, np.float32)
+    normed = np.empty(rows.shape[1], np.float32)
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
         for number in range(first, end):
-            row = rows[number]
-            factor = _F(1) / np.sqrt(sum_of_squares(row) / _F(depth) + eps)
-            for index in range(depth):
-                normed[index] = row[index] * factor * weight[index]
+            _norm_row(rows[number], weight, eps, normed)
             _quantize_row(normed, values[number], scales[number])
 
 
@@ -70,24 +77,18 @@ def rms_norm_quantize(rows, weight, eps, out, progress, stage):
 def gated(gate_up, out, progress, stage):
     """gate_up [M, >= 2 * K]: K gates, then K ups, of each row; out: values [M, K] = silu(gate) * up."""
     values, _ = out
-    depth = values.shape[1]
     for first, end in pieces(progress, stage, len(values), rows_each(len(values))):
         for number in range(first, end):
-            gate, up, target = gate_up[number, :depth], gate_up[number, depth : 2 * depth], values[number]
-            for index in range(depth):
-                target[index] = silu(gate[index]) * up[index]
+            _gate_row(gate_up[number], values[number])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def gated_quantize(gate_up, out, progress, stage):
     values, scales = out
-    depth = values.shape[1]
-    product = np.empty(depth, np.float32)
+    product = np.empty(values.shape[1], np.float32)
     for first, end in pieces(progress, stage, len(values), rows_each(len(values))):
         for number in range(first, end):
-            gate, up = gate_up[number, :depth], gate_up[number, depth : 2 * depth]
-            for index in range(depth):
-                product[index] = silu(gate[index]) * up[index]
+            _gate_row(gate_up[number], product)
             _quantize_row(product, values[number], scales[number])
 
 
