@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
 from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
+from pilot_testing.faulty_llm import FaultyModel
 from pilot_testing.llm_clients import model_metrics, wait_for
 
 pytestmark = pytest.mark.triton
@@ -86,23 +88,31 @@ def serve_many_of_whom_some_leave(server: RunningServer) -> None:
     assert generate(url, "tiny", prompt(0), params(0)).text == oracles[(prompt(0), tuple(params(0).items()))]
 
 
-def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tight_server: RunningServer) -> None:
-    num_clients = 2 * NUM_CLIENTS
-    # The pool holds one of these at a time, so that few have ended when the last client comes.
+def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tmp_path: Path) -> None:
+    from pilot_server.embedded import start_embedded
+
+    places = {"max_num_seqs": 16, "inflight": {"max_queue_size": NUM_CLIENTS - 16}}
+    model = FaultyModel(tmp_path, num_gpu_blocks_override=10, **places)
     params = {"max_tokens": 80, "ignore_eos": True, "temperature": 0}
-    with ThreadPoolExecutor(num_clients) as threads:
-
-        def run(_client: int) -> str:
-            try:
-                return generate(tight_server.grpc_url, "tiny", "Once", params).text
-            except ModelNotReadyError as error:
-                return str(error)
-
-        answers = list(threads.map(run, range(num_clients)))
-    refused = [answer for answer in answers if "the queue is full" in answer]
-    assert num_clients - len(refused) >= NUM_CLIENTS
-    assert len(refused) >= 8
-    assert len({answer for answer in answers if answer not in refused}) == 1
+    with (
+        start_embedded(model.repository, log_file=tmp_path / "server.log") as server,
+        ThreadPoolExecutor(2 * NUM_CLIENTS) as threads,
+    ):
+        # Nobody ends while a step hangs, so that it does not matter how fast the others come.
+        model.break_down("hang")
+        try:
+            asked = [
+                threads.submit(generate, server.grpc_url, "tiny", "Once", params) for _ in range(2 * NUM_CLIENTS)
+            ]
+            wait_for(lambda: sum(each.done() for each in asked) == NUM_CLIENTS, 30, "half of them are refused")
+        finally:
+            model.mend()
+        refused = [each for each in asked if each.exception() is not None]
+        assert len(refused) == NUM_CLIENTS
+        for each in refused:
+            with pytest.raises(ModelNotReadyError, match="the queue is full"):
+                each.result()
+        assert len({each.result().text for each in asked if each not in refused}) == 1
 
 
 @pytest.mark.slow
