@@ -91,9 +91,8 @@ def serve_many_of_whom_some_leave(server: RunningServer) -> None:
 def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tmp_path: Path) -> None:
     from pilot_server.embedded import start_embedded
 
-    places = {"max_num_seqs": 16, "inflight": {"max_queue_size": NUM_CLIENTS - 16}}
-    model = FaultyModel(tmp_path, num_gpu_blocks_override=10, **places)
-    params = {"max_tokens": 80, "ignore_eos": True, "temperature": 0}
+    model = FaultyModel(tmp_path, max_num_seqs=16, inflight={"max_queue_size": NUM_CLIENTS - 16})
+    params = {"max_tokens": 20, "ignore_eos": True, "temperature": 0}
     with (
         start_embedded(model.repository, log_file=tmp_path / "server.log") as server,
         ThreadPoolExecutor(2 * NUM_CLIENTS) as threads,
