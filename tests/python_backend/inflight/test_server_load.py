@@ -100,9 +100,7 @@ def test_a_full_queue_refuses_at_once_and_serves_who_is_inside(tmp_path: Path) -
         # Nobody ends while a step hangs, so that it does not matter how fast the others come.
         model.break_down("hang")
         try:
-            asked = [
-                threads.submit(generate, server.grpc_url, "tiny", "Once", params) for _ in range(2 * NUM_CLIENTS)
-            ]
+            asked = [threads.submit(generate, server.grpc_url, "tiny", "Once", params) for _ in range(2 * NUM_CLIENTS)]
             wait_for(lambda: sum(each.done() for each in asked) == NUM_CLIENTS, 30, "half of them are refused")
         finally:
             model.mend()
