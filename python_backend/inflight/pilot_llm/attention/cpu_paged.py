@@ -42,7 +42,7 @@ class _LayerCache:
 
 
 class CpuPagedAttention:
-    """A step is `begin_step`, then the layers in order: `decoder_layer` with what is given here, or, for attention
+    """A step is `begin_step`, then the layers in order: `decoder_layers` with what is given here, or, for attention
     alone, `rotate_and_store` and `attend`. Used by one thread.
 
     heads [T, (num_heads + 2 * num_kv_heads) * head_dim] float32 is what the query-key-value product gave.

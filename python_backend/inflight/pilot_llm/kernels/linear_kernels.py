@@ -24,7 +24,6 @@ from numba.extending import overload
 
 from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
 from pilot_llm.kernels.machine_code import (
-    DOT_DEPTH,
     LANES,
     dot_tile,
     dot_tile_widened,
@@ -55,7 +54,15 @@ def _panels_each(num_panels, num_threads):
     return max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
 
 
-def _multiply_f32(rows, weight, out, accumulate, num_threads, progress, stage):
+@njit
+def room_floats(depth):
+    """What a thread needs beside a product of this depth (and for a row before it, see row_kernels). Nothing is
+    allocated while threads work together: one that failed would leave the others waiting.
+    """
+    return depth * LANES
+
+
+def _multiply_f32(rows, weight, out, accumulate, room, num_threads, progress, stage):
     """rows: values [M, K] float32; weight: panels [panels, K, 16], bias [panels * 16]; out [M, panels * 16]."""
     (values, _), (panels, _, _, bias) = rows, weight
     num_rows, depth = values.shape
@@ -79,20 +86,19 @@ def _multiply_f32(rows, weight, out, accumulate, num_threads, progress, stage):
                     )
 
 
-def _multiply_bf16(rows, weight, out, accumulate, num_threads, progress, stage):
+def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, stage):
     """As `_multiply_f32`, panels as the upper 16 bits (uint16) of float32: exact, and half the bytes to read."""
     (values, _), (panels, _, _, bias) = rows, weight
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
     unpacks = num_rows >= _UNPACK_ROWS
-    unpacked = np.empty(depth * LANES if unpacks else 1, np.float32)
     for first, end in pieces(progress, stage, len(panels), _panels_each(len(panels), num_threads)):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):
                 source = address(panels) + panel * panels.strides[0]
                 if unpacks:
-                    unpack_bf16(source, source + panels.strides[0], address(unpacked), np.int64(depth))
+                    unpack_bf16(source, source + panels.strides[0], address(room), np.int64(depth))
                 for row in range(top, bottom, FMA_ROWS):
                     height = np.int64(min(FMA_ROWS, bottom - row))
                     row_start = address(values) + row * values.strides[0]
@@ -100,7 +106,7 @@ def _multiply_bf16(rows, weight, out, accumulate, num_threads, progress, stage):
                     shift = address(bias) + panel * LANES * 4
                     if unpacks:
                         fma_tile_f32(
-                            height, row_start, np.int64(values.strides[0]), address(unpacked), address(unpacked),
+                            height, row_start, np.int64(values.strides[0]), address(room), address(room),
                             np.int64(depth), target, np.int64(out.strides[0]), shift, accumulate,
                         )  # fmt: skip
                     else:
@@ -110,7 +116,7 @@ def _multiply_bf16(rows, weight, out, accumulate, num_threads, progress, stage):
                         )  # fmt: skip
 
 
-def _multiply_int8(rows, weight, out, accumulate, num_threads, progress, stage):
+def _multiply_int8(rows, weight, out, accumulate, room, num_threads, progress, stage):
     """rows: values [M, K] around 128 (packing.ROW_TYPE), scales [M, groups]; weight: panels [panels, K / 4, 16, 4]
     int8, column scales [panels * 16], correction [panels, groups, 16] int32, bias [panels * 16].
     """
@@ -120,7 +126,6 @@ def _multiply_int8(rows, weight, out, accumulate, num_threads, progress, stage):
     strip = _strip_rows(values.strides[0], _ALL_DOT_ROWS)
     widens = not HAS_VNNI and num_rows >= _WIDEN_ROWS
     height = WIDENED_DOT_ROWS if widens else DOT_ROWS
-    widened = np.empty(quads * LANES * DOT_DEPTH if widens else 1, np.int16)
     for first, end in pieces(progress, stage, len(panels), _panels_each(len(panels), num_threads)):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
@@ -128,7 +133,7 @@ def _multiply_int8(rows, weight, out, accumulate, num_threads, progress, stage):
                 source = address(panels) + panel * panels.strides[0]
                 following = source + panels.strides[0]
                 if widens:
-                    widen_int8(source, address(widened), np.int64(quads))
+                    widen_int8(source, address(room), np.int64(quads))
                 for row in range(top, bottom, height):
                     row_start = address(values) + row * values.strides[0]
                     target = address(out) + row * out.strides[0] + panel * LANES * 4
@@ -138,7 +143,7 @@ def _multiply_int8(rows, weight, out, accumulate, num_threads, progress, stage):
                     count, group = np.int64(min(height, bottom - row)), np.int64(quads // num_groups)
                     if widens:
                         dot_tile_widened(
-                            count, row_start, np.int64(values.strides[0]), address(widened), following,
+                            count, row_start, np.int64(values.strides[0]), address(room), following,
                             np.int64(num_groups), group, target, np.int64(out.strides[0]),
                             row_scale, np.int64(row_scales.strides[0]), scale, zero_points, shift, accumulate,
                         )  # fmt: skip
@@ -153,13 +158,15 @@ def _multiply_int8(rows, weight, out, accumulate, num_threads, progress, stage):
 _BY_TYPE = {types.float32: _multiply_f32, types.uint16: _multiply_bf16, types.int8: _multiply_int8}
 
 
-def multiply(rows, weight, out, accumulate, num_threads, progress, stage):
-    """One thread's part of a product: the kernel above for the weight's type, which Numba knows as it compiles."""
+def multiply(rows, weight, out, accumulate, room, num_threads, progress, stage):
+    """One thread's part of a product: the kernel above for the weight's type, which Numba knows as it compiles. `room`
+    [room_floats(K)] float32 is this thread's own: a panel lies in it in the form in which many rows use it.
+    """
     raise NotImplementedError("for kernels alone")
 
 
 @overload(multiply, jit_options={"nogil": True, "error_model": "numpy"})
-def _multiply_by_type(rows, weight, out, accumulate, num_threads, progress, stage):
+def _multiply_by_type(rows, weight, out, accumulate, room, num_threads, progress, stage):
     return _BY_TYPE[weight[0].dtype]
 
 
@@ -168,8 +175,9 @@ def linear(rows, weight, out, accumulate, num_threads):
     """A product on its own."""
     # Numba hands arrays to a parallel loop, but no tuples of several types.
     (values, row_scales), (panels, column_scales, correction, bias) = rows, weight
-    progress = new_progress(1)
-    for _worker in prange(num_threads):
+    progress, room = new_progress(1), np.empty((num_threads, room_floats(values.shape[1])), np.float32)
+    for worker in prange(num_threads):
         multiply(
-            (values, row_scales), (panels, column_scales, correction, bias), out, accumulate, num_threads, progress, 0
-        )
+            (values, row_scales), (panels, column_scales, correction, bias), out, accumulate, room[worker], num_threads,
+            progress, 0,
+        )  # fmt: skip

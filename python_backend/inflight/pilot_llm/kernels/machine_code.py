@@ -243,6 +243,16 @@ def widen_int8(typing_context, source, out, quads):
 
 
 @intrinsic
+def as_pointer(typing_context, address):
+    """The address as `numba.carray` takes it."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return builder.inttoptr(arguments[0], _I8.as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
+@intrinsic
 def fetch_add(typing_context, address, amount):
     """Atomically add to the int64 at `address`; gives the value before. Threads take pieces of work by it."""
 

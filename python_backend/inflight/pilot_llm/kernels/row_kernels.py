@@ -5,7 +5,7 @@
 
 Each kernel is one thread's part of a stage (see team); called alone with a new progress, it does all rows. Results for
 a product go to a pair, values and scales: quantised, or, where the values are float32, as they are, without scales.
-`norm`, `gate` and `prepare` choose by that.
+`norm`, `gate` and `prepare` choose by that. `room` is this thread's own, for a row at least (see linear_kernels).
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from pilot_llm.kernels.arithmetic import largest_magnitude, nan_unless_finite, rounded, silu, sum_of_squares
-from pilot_llm.kernels.team import new_progress, pieces, rows_each
+from pilot_llm.kernels.team import pieces, rows_each
 
 _F = np.float32
 
@@ -34,7 +34,7 @@ def _gate_row(gate_up, target):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rms_norm(rows, weight, eps, out, progress, stage):
+def rms_norm(rows, weight, eps, out, room, progress, stage):
     """rows [M, K] float32, weight [K]; out: values [M, K] float32."""
     values, _ = out
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
@@ -64,9 +64,9 @@ def quantize(rows, out, progress, stage):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rms_norm_quantize(rows, weight, eps, out, progress, stage):
+def rms_norm_quantize(rows, weight, eps, out, room, progress, stage):
     values, scales = out
-    normed = np.empty(rows.shape[1], np.float32)
+    normed = room[: rows.shape[1]]
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
         for number in range(first, end):
             _norm_row(rows[number], weight, eps, normed)
@@ -74,7 +74,7 @@ def rms_norm_quantize(rows, weight, eps, out, progress, stage):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gated(gate_up, out, progress, stage):
+def gated(gate_up, out, room, progress, stage):
     """gate_up [M, >= 2 * K]: K gates, then K ups, of each row; out: values [M, K] = silu(gate) * up."""
     values, _ = out
     for first, end in pieces(progress, stage, len(values), rows_each(len(values))):
@@ -83,9 +83,9 @@ def gated(gate_up, out, progress, stage):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def gated_quantize(gate_up, out, progress, stage):
+def gated_quantize(gate_up, out, room, progress, stage):
     values, scales = out
-    product = np.empty(values.shape[1], np.float32)
+    product = room[: values.shape[1]]
     for first, end in pieces(progress, stage, len(values), rows_each(len(values))):
         for number in range(first, end):
             _gate_row(gate_up[number], product)
@@ -95,23 +95,23 @@ def gated_quantize(gate_up, out, progress, stage):
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
-def norm(rows, weight, eps, out, progress, stage):
+def norm(rows, weight, eps, out, room, progress, stage):
     """RMSNorm for a product."""
     raise NotImplementedError("for kernels alone")
 
 
 @overload(norm, jit_options=_OPTIONS)
-def _norm_by_type(rows, weight, eps, out, progress, stage):
+def _norm_by_type(rows, weight, eps, out, room, progress, stage):
     return (rms_norm if out[0].dtype == types.float32 else rms_norm_quantize).py_func
 
 
-def gate(gate_up, out, progress, stage):
+def gate(gate_up, out, room, progress, stage):
     """The gated activation for a product."""
     raise NotImplementedError("for kernels alone")
 
 
 @overload(gate, jit_options=_OPTIONS)
-def _gate_by_type(gate_up, out, progress, stage):
+def _gate_by_type(gate_up, out, room, progress, stage):
     return (gated if out[0].dtype == types.float32 else gated_quantize).py_func
 
 
@@ -125,9 +125,3 @@ def _prepare_by_type(rows, out, progress, stage):
     if out[0].dtype == types.float32:
         return lambda rows, out, progress, stage: None
     return quantize.py_func
-
-
-@njit(cache=True, nogil=True)
-def norm_here(rows, weight, eps, out):
-    """`norm` by this thread alone."""
-    norm(rows, weight, eps, out, new_progress(1), 0)

@@ -1,4 +1,4 @@
-"""The decoder of the Llama family on the CPU kernels: the layers of `models.decoder`, each as one fused call.
+"""The decoder of the Llama family on the CPU kernels: the layers of `models.decoder`, all as one fused call.
 
 Rows live in a few buffers that all layers use in turn; `kernels.layer_kernels` says what is done to them:
 
@@ -6,8 +6,9 @@ Rows live in a few buffers that all layers use in turn; `kernels.layer_kernels` 
            -> normed -> gate_up -> gated -> (added to) hidden
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import torch
 from torch.nn.functional import embedding
 
 from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
-from pilot_llm.kernels.layer_kernels import decoder_layer
+from pilot_llm.kernels.layer_kernels import arrays_in, decoder_layers, sampled_logits
+from pilot_llm.kernels.linear_kernels import room_floats
 from pilot_llm.kernels.linears import FloatLinear, KernelLinear, QuantizedRows, Rows, for_kernels
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, aligned_empty
 from pilot_llm.kernels.packing import ROW_TYPE, group_depth
-from pilot_llm.kernels.row_kernels import norm_here
 from pilot_llm.kernels.threads import use_threads
 from pilot_llm.models.decoder import DecoderWeights
 from pilot_llm.models.decoder_config import DecoderConfig
@@ -55,11 +56,17 @@ class KernelDecoder:
             )
             for layer in weights.layers
         ]
+        each = [
+            (layer.weights, attention.cache(index), config.rotary_layers[index], attention.window(index))
+            for index, layer in enumerate(self._layers)
+        ]
+        self._runs = [_Run.of(list(layers)) for _, layers in groupby(each, key=_kind)]
         self._final_norm = weights.final_norm.numpy()
         self._lm_head = weights.lm_head
         self._attention = attention
         self._num_threads = num_threads
         self._buffers = _Buffers(config, 0)
+        self._room = aligned_empty((num_threads, room_floats(_widest_product(config))), np.float32)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, sampled_rows: torch.Tensor) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows. The attention's step must have begun."""
@@ -68,17 +75,18 @@ class KernelDecoder:
         *step, scratch = attention.step()
         hidden = rows[0]
         hidden[...] = self._embedded(token_ids)
-        for index, layer in enumerate(self._layers):
-            decoder_layer(
-                *(rows, layer.weights, self._eps, attention.shape),
-                *(self._config.rotary_layers[index], attention.window(index), attention.cache(index), tuple(step)),
-                *(scratch, self._num_threads),
+        for run in self._runs:
+            decoder_layers(
+                *(rows, run.weights, self._eps, attention.shape, run.cache, run.table, run.rotates, run.windows),
+                *(tuple(step), scratch, self._room, self._num_threads),
             )
-        sampled = hidden[sampled_rows.numpy()]
-        normed = self._buffers.for_product(self._lm_head, *sampled.shape)
-        norm_here(sampled, self._final_norm, self._eps, for_kernels(normed))
-        logits = aligned_empty((len(sampled), self._lm_head.num_outputs), np.float32)
-        self._lm_head(normed, logits, num_threads=self._num_threads)
+        num_sampled = len(sampled_rows)
+        normed = self._buffers.for_product(self._lm_head, num_sampled, self._config.hidden_size)
+        logits = aligned_empty((num_sampled, self._lm_head.num_outputs), np.float32)
+        sampled_logits(
+            *(hidden, sampled_rows.numpy(), self._final_norm, self._eps, for_kernels(normed), self._lm_head.weight),
+            *(logits, self._room, self._num_threads),
+        )
         return torch.from_numpy(logits)[:, : self._config.vocab_size]
 
     @property
@@ -124,9 +132,9 @@ class _Layer:
     gate_up: KernelLinear
     down: KernelLinear
 
-    @cached_property
+    @property
     def weights(self) -> tuple[Any, ...]:
-        """As `decoder_layer` takes them."""
+        """As `decoder_layers` takes them."""
         return (
             *(self.attention_norm, self.head_norms.for_kernels(), self.qkv.weight, self.output.weight),
             *(self.mlp_norm, self.gate_up.weight, self.down.weight),
@@ -137,6 +145,37 @@ class _Layer:
         return self.qkv, self.output, self.gate_up, self.down
 
 
+_LayerParts = tuple[tuple[Any, ...], tuple[Any, ...], bool, int]
+"""weights and cache as `decoder_layers` takes them, whether it rotates, its window"""
+
+
+def _kind(layer: _LayerParts) -> list[Any]:
+    """Alike layers have equal ones."""
+    return [(array.shape, array.dtype) for array in arrays_in(layer)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Layers one behind the other that are alike: what `decoder_layers` takes of them."""
+
+    weights: tuple[Any, ...]
+    cache: tuple[Any, ...]
+    table: Array
+    rotates: Array
+    windows: Array
+
+    @classmethod
+    def of(cls, layers: Sequence[_LayerParts]) -> "_Run":
+        weights, cache, _, _ = layers[0]
+        return cls(
+            weights,
+            cache,
+            table=np.array([[array.ctypes.data for array in arrays_in(layer)] for layer in layers], np.int64),
+            rotates=np.array([rotates for _, _, rotates, _ in layers]),
+            windows=np.array([window for _, _, _, window in layers], np.int64),
+        )
+
+
 class _Buffers:
     """Rows between the stages of a step, for steps of up to `max_rows`; the rows that products take share one place."""
 
@@ -144,7 +183,7 @@ class _Buffers:
         self.max_rows = max_rows
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         mixed = config.num_heads * config.head_dim
-        widest = max(config.hidden_size, config.intermediate_size, mixed)
+        widest = _widest_product(config)
         self.hidden = aligned_empty((max_rows, config.hidden_size), np.float32)
         self.heads = aligned_empty((max_rows, heads), np.float32)
         self.mixed = aligned_empty((max_rows, mixed), np.float32)
@@ -159,6 +198,11 @@ class _Buffers:
         values = self._numbers[: num_rows * width].reshape(num_rows, width)
         num_groups = width // group_depth(width)
         return QuantizedRows(values, self._scales[: num_rows * num_groups].reshape(num_rows, num_groups))
+
+
+def _widest_product(config: DecoderConfig) -> int:
+    """How wide the rows are that a product takes, at most."""
+    return max(config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
 
 
 def _array(weight: torch.Tensor | None) -> Array | None:

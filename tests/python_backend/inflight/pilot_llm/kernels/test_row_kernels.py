@@ -15,6 +15,7 @@ from pilot_llm.kernels.team import new_progress
 DEPTHS = [16, 80, 576, 1536]
 NUM_ROWS = [1, 3, 70]  # in pieces of one row, and of several
 EPS = np.float32(1e-5)
+ROOM = np.empty(max(DEPTHS), np.float32)
 
 
 def run(kernel: Any, *arguments: Any) -> None:
@@ -43,10 +44,10 @@ def test_norm_is_torchs(num_rows: int, depth: int) -> None:
     rows, weight = torch.randn(num_rows, depth) * 30, torch.randn(depth)
     expected = reference.norm(rows, weight, float(EPS))
     out = floats_like(num_rows, depth)
-    run(row_kernels.rms_norm, rows.numpy(), weight.numpy(), EPS, out)
+    run(row_kernels.rms_norm, rows.numpy(), weight.numpy(), EPS, out, ROOM)
     np.testing.assert_allclose(out[0], expected, rtol=2e-6, atol=2e-6)
     quantized = quantized_like(num_rows, depth)
-    run(row_kernels.rms_norm_quantize, rows.numpy(), weight.numpy(), EPS, quantized)
+    run(row_kernels.rms_norm_quantize, rows.numpy(), weight.numpy(), EPS, quantized, ROOM)
     assert_near(*quantized, expected)
 
 
@@ -57,10 +58,10 @@ def test_gated_activation_is_torchs(num_rows: int, depth: int) -> None:
     gate_up[0, :4] = torch.tensor([-1000.0, 1000.0, -88.0, 0.0])
     expected = reference.gated(gate_up)
     out = floats_like(num_rows, depth)
-    run(row_kernels.gated, gate_up.numpy(), out)
+    run(row_kernels.gated, gate_up.numpy(), out, ROOM)
     np.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
     quantized = quantized_like(num_rows, depth)
-    run(row_kernels.gated_quantize, gate_up.numpy(), quantized)
+    run(row_kernels.gated_quantize, gate_up.numpy(), quantized, ROOM)
     assert_near(*quantized, expected)
 
 
@@ -97,9 +98,9 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(num_rows: int) -> None:
         (quantized_like, row_kernels.rms_norm_quantize),
     ):
         together, alone = out_like(num_rows, 576), out_like(1, 576)
-        run(kernel, rows, weight, EPS, together)
+        run(kernel, rows, weight, EPS, together, ROOM)
         for row in range(num_rows):
-            run(kernel, rows[row : row + 1], weight, EPS, alone)
+            run(kernel, rows[row : row + 1], weight, EPS, alone, ROOM)
             for whole, one in zip(together, alone, strict=True):
                 np.testing.assert_array_equal(one[:1], whole[row : row + 1])
 

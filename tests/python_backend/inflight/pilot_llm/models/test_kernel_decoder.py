@@ -82,6 +82,19 @@ def test_float32_agrees_with_transformers(family: str, tmp_path: Path, monkeypat
     assert num_ties <= 1
 
 
+def test_layers_whose_weights_are_kept_in_16_and_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model("smollm3, layers without rope", tmp_path, monkeypatch)
+    with torch.no_grad():
+        for parameter in model.model.layers[1].parameters():
+            parameter.copy_(parameter.bfloat16())
+    model.save_pretrained(tmp_path)
+    runner = load(tmp_path)
+    (generation,) = generate(runner, [prompts(5)[3]], NUM_TOKENS, seed=0, max_chunk=20)
+    with torch.inference_mode():
+        rows = model(torch.tensor([generation.token_ids])).logits[0, len(generation.prompt) - 1 : -1].numpy()
+    np.testing.assert_allclose(np.stack(generation.logits), rows, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 @pytest.mark.parametrize("family", list(FAMILIES)[:2])
 def test_same_bits_alone_in_batches_of_up_to_45_and_in_any_chunks(
