@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     peers = [name for name in PRECISIONS if name != OURS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=names(NAMES))
-    parser.add_argument("--precisions", type=names(("fp32", "int8")), default=("fp32",))
+    parser.add_argument("--precisions", type=names(PRECISIONS[OURS]), default=("fp32",))
     parser.add_argument("--peers", type=names(peers), default=(), help=", ".join(peers))
     parser.add_argument("--runs", type=int, help="rounds; 5, or 1 with --quick")
     parser.add_argument("--quick", action="store_true", help="us alone, 16 requests of W1, under a minute")

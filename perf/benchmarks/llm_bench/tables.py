@@ -55,7 +55,7 @@ def _figures(rows: Rows) -> str:
 
 def ratios_table(rows: Rows, precisions: Sequence[str]) -> str:
     """Our tokens/s over each peer's, paired by run; `precisions` are ours."""
-    lines = [f"{'workload':9}{'ours':8}{'peer':24}ratio of tokens/s, 95% interval"]
+    lines = [f"{'workload':9}{'ours':11}{'peer':24}ratio of tokens/s, 95% interval"]
     for workload in _unique(row["workload"] for row in rows if "workload" in row):
         for precision in precisions:
             ours = _by_run(rows, OURS, precision, workload)
@@ -66,14 +66,14 @@ def ratios_table(rows: Rows, precisions: Sequence[str]) -> str:
                     runs = sorted(ours.keys() & other.keys())
                     ratio = paired_ratio([ours[run] for run in runs], [other[run] for run in runs])
                     if ratio is not None:
-                        lines.append(f"{workload:9}{precision:8}{peer + ' ' + theirs:24}{ratio}")
+                        lines.append(f"{workload:9}{precision:11}{peer + ' ' + theirs:24}{ratio}")
     return "\n".join(lines)
 
 
 def server_table(rows: Rows, precisions: Sequence[str]) -> str:
     """What is left of the engine's own tokens/s behind the server, and what a token costs in CPU, all processes."""
     lines = [
-        f"{'workload':9}{'precision':10}{'tokens/message':>15}{'CPU ms/token':>14}  share of the engine's tokens/s"
+        f"{'workload':9}{'precision':11}{'tokens/message':>15}{'CPU ms/token':>14}  share of the engine's tokens/s"
     ]
     for workload in _unique(row["workload"] for row in rows if "workload" in row):
         for precision in precisions:
@@ -86,7 +86,7 @@ def server_table(rows: Rows, precisions: Sequence[str]) -> str:
                 if share is not None:
                     merged = median(row["tokens_per_message"] for row in chosen)
                     cpu_ms = median(row["cpu_ms_per_token"] for row in chosen)
-                    lines.append(f"{workload:9}{precision:10}{merged:15.1f}{cpu_ms:14.2f}  {share}")
+                    lines.append(f"{workload:9}{precision:11}{merged:15.1f}{cpu_ms:14.2f}  {share}")
     return "\n".join(lines)
 
 

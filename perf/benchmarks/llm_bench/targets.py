@@ -15,6 +15,7 @@ Rows = Sequence[dict[str, Any]]
 _RACES: Sequence[tuple[str, str, Sequence[str] | None, float]] = (
     ("W1", "int8", None, 2.3),
     ("W1", "fp32", ("fp32",), 1.1),
+    ("W1", "fp32-kv16", ("fp32",), 1.1),
     ("W2", "int8", ("int8", "int4"), 2.4),
     ("W2", "fp32", ("fp32",), 1.5),
     ("W3", "int8", None, 1 / 0.6),

@@ -15,6 +15,7 @@ from protocol import Stamps, parse, report
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "fp32": {},
+    "fp32-kv16": {"kv_cache_dtype": "fp16"},
     "int8": {"quantization": "int8"},
 }
 

@@ -23,6 +23,7 @@ from pilot_testing.tiny_llm import make_repository, write_model_json
 pytestmark = pytest.mark.triton
 
 GREEDY = {"max_tokens": 12, "temperature": 0}
+SETTINGS: dict[str, Any] = {"max_model_len": 4096, "kv_cache_memory_bytes": 32 << 20, "inflight": {"drain_s": 20.0}}
 
 
 def is_ready(server: RunningServer) -> bool:
@@ -41,7 +42,7 @@ def stub_of(server: RunningServer) -> psutil.Process:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("repository"), inflight={"drain_s": 20.0})
+    return make_repository(tmp_path_factory.mktemp("repository"), **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_a_reload_that_fails_says_why_and_the_old_model_goes_on(
         assert is_ready(server)
         assert generate(server.grpc_url, "tiny", "Once", GREEDY).text == oracle
     finally:
-        write_model_json(repository, inflight={"drain_s": 20.0})
+        write_model_json(repository, **SETTINGS)
         config.write_text('backend: "inflight"\n')
 
 
@@ -111,7 +112,7 @@ def test_an_unload_lets_what_runs_finish_and_takes_no_more(server: RunningServer
 
 
 def test_a_killed_stub_ends_a_stream_by_its_deadline_and_a_reload_mends(server: RunningServer, oracle: str) -> None:
-    params = {"max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    params = {"max_tokens": 4000, "temperature": 0, "ignore_eos": True}
     pieces = stream(server.grpc_url, "tiny", "Once", params, timeout_s=3.0)
     next(pieces)
     os.kill(stub_of(server).pid, signal.SIGKILL)
