@@ -26,7 +26,7 @@ from pilot_perf.loading import Loader
 from pilot_perf.measures import Earlier, Figures, Measurement, Point, Stages, Trial
 from pilot_perf.merge import merged
 from pilot_perf.target import Target
-from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load
+from pilot_perf.windows import WindowPlan, contradiction, disagreement, is_below_load, is_enough
 
 UNSTEADY_ATTEMPTS = 2
 # Windows without an answer become this much longer.
@@ -186,7 +186,7 @@ class Bench:
         while attempts < UNSTEADY_ATTEMPTS:
             try:
                 figures = self._measure_once(trial, window_ms)
-                if longer := plan.longer(window_ms, figures.num_requests, slo):
+                if longer := plan.longer(window_ms, figures, slo):
                     earlier.append(_earlier(figures, "too few requests"))
                     window_ms = longer
                     figures = self._measure_once(trial, window_ms)
@@ -199,7 +199,7 @@ class Bench:
             if missing := slo.unmeasured(figures):
                 names = ", ".join(budget.name for budget in missing)
                 return Measurement(trial, "failed", problem=f"{names} cannot be measured here: leave that budget out")
-            if figures.num_requests < slo.min_requests / 2:
+            if not is_enough(figures, slo, share=0.5):
                 problem = (
                     f"{figures.num_requests} requests in {figures.window_s:.0f} s are too few for {slo}: "
                     f"about {slo.min_requests} are needed"
@@ -224,7 +224,7 @@ class Bench:
         """An open loop is about what comes now and then, so its windows are not shortened."""
         if trial.rate_per_s is not None or self._expected_per_s is None:
             return plan.window_ms
-        return plan.first_ms(self._expected_per_s, self.loader.slo)
+        return plan.first_ms(self._expected_per_s, self.loader.slo, trial.concurrency)
 
     def _narrowed(self, figures: Figures, trial: Trial, window_ms: int, plan: WindowPlan) -> Figures:
         """`figures` with those of further windows, where the plan asks for surer ones."""

@@ -41,6 +41,9 @@ _STATISTIC = re.compile(r"avg|p(?P<percentile>[0-9]{1,2}(\.[0-9]+)?)")
 _LIMIT = re.compile(r"(?P<number>[0-9]+(\.[0-9]*)?|\.[0-9]+)(?P<unit>[A-Za-z%]*)")
 # Requests beyond a percentile that make it more than an accident.
 NUM_BEYOND = 5
+# So few requests show that a budget is broken, where half of them are above a limit that a tenth may exceed: by chance
+# that happens to 2 of 1,000 measurements of 10 (binomial).
+NUM_TO_SEE_BROKEN, LEAST_SEEN_BROKEN = 10, 90.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,13 @@ class Budget:
         """The number that is limited; None where it was not measured."""
         return figures.value(self.measure, self.statistic)
 
+    def is_surely_broken(self, figures: Figures) -> bool:
+        """Whether so much is over the limit that fewer requests than `min_requests` are enough to see it."""
+        if self.measure not in TIMES or (self.percentile or 0.0) < LEAST_SEEN_BROKEN:
+            return False
+        median = figures.value(self.measure, "p50")
+        return figures.num_requests >= NUM_TO_SEE_BROKEN and median is not None and median > self.limit
+
     def use(self, figures: Figures) -> float:
         """The share of the limit that is used up; infinite where the number was not measured."""
         value = self.value(figures)
@@ -118,6 +128,9 @@ class Slo:
     def is_kept(self, figures: Figures, share: float = 1.0) -> bool:
         """Whether every budget is kept with at most `share` of it used; a number that is missing keeps nothing."""
         return all(budget.use(figures) <= share for budget in self.budgets)
+
+    def is_surely_broken(self, figures: Figures) -> bool:
+        return any(budget.is_surely_broken(figures) for budget in self.budgets)
 
     def worst_use(self, figures: Figures) -> float:
         """The largest share of a budget that is used up: 1.2 means that one budget is broken by a fifth."""
@@ -155,7 +168,10 @@ class Slo:
 
     @property
     def min_requests(self) -> int:
-        """Requests that a measurement needs for its numbers to mean something: as many as the rarest event asks."""
+        """Requests that a measurement needs for its numbers to mean something: as many as the rarest event asks.
+
+        Fewer are enough where a budget `is_surely_broken`.
+        """
         return max(budget.min_requests for budget in self.budgets)
 
 

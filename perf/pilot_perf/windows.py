@@ -1,8 +1,9 @@
 """How long to measure, and whether the windows of one measurement agree.
 
 A percentile needs requests beyond it: below `Slo.min_requests` the windows are made longer and the load is measured
-again, up to a cap. How many a second to expect is seen while the load is warmed up, so the first length is mostly
-right: short where a model answers hundreds a second, long where it answers one.
+again, up to a cap, unless it shows already that a budget is broken. How many a second to expect is seen while the load
+is warmed up, so the first length is mostly right: short where a model answers hundreds a second or where it is far too
+slow for its budget, long where it answers one.
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilot_perf.measures import Figures
-from pilot_perf.slo import Slo
+from pilot_perf.slo import NUM_TO_SEE_BROKEN, Slo
 from pilot_perf.widths import rate_half_width
 
 # Little's law (requests in flight = throughput x mean latency) holds for any closed loop. Below this share of what was
@@ -18,6 +19,8 @@ from pilot_perf.widths import rate_half_width
 LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 0.8, 1.15
 # Requests more than needed, as a factor: a guess may be too high.
 SPARE = 1.2
+# A mean latency so many times over the budget will be, whatever the warm-up has seen of it.
+HOPELESS = 2.0
 NUM_WINDOWS = 3
 # Windows that differ by less than this are steady, on a machine with other things to do.
 STEADY_SPREAD = 0.35
@@ -45,22 +48,30 @@ class WindowPlan:
         throughput = rate_half_width(figures.window_rates_per_s)
         return any(width > self.half_width for width in (throughput or 0.0, *(figures.half_widths or {}).values()))
 
-    def first_ms(self, expected_per_s: float, slo: Slo) -> int:
-        """The length to begin with, where `expected_per_s` requests are answered."""
+    def first_ms(self, expected_per_s: float, slo: Slo, concurrency: int) -> int:
+        """The length to begin with, where `expected_per_s` requests are answered with so many in flight."""
 
         def length_ms(num_requests: float) -> int:
             return math.ceil(1000.0 * num_requests / (NUM_WINDOWS * expected_per_s))
 
         shorter_ms = max(length_ms(self.num_enough * slo.min_requests), self.least_ms or self.window_ms)
-        needed_ms = min(length_ms(SPARE * slo.min_requests), self.max_window_ms)
+        # Little's law: where the mean latency will be far over the budget, a few requests show it.
+        is_hopeless = 1000.0 * concurrency / expected_per_s > HOPELESS * slo.mean_limit_ms
+        num_needed = SPARE * (NUM_TO_SEE_BROKEN if is_hopeless else slo.min_requests)
+        needed_ms = min(length_ms(num_needed), self.max_window_ms)
         return max(min(shorter_ms, self.window_ms), needed_ms)
 
-    def longer(self, window_ms: int, num_requests: int, slo: Slo) -> int | None:
-        """A length that should give enough requests, None where `num_requests` is enough or the cap is reached."""
-        if num_requests >= slo.min_requests or window_ms >= self.max_window_ms:
+    def longer(self, window_ms: int, figures: Figures, slo: Slo) -> int | None:
+        """A length that should give enough requests, None where there were enough or the cap is reached."""
+        if is_enough(figures, slo) or window_ms >= self.max_window_ms:
             return None
-        needed = SPARE * window_ms * slo.min_requests / max(num_requests, 1)
+        needed = SPARE * window_ms * slo.min_requests / max(figures.num_requests, 1)
         return min(max(math.ceil(needed), 2 * window_ms), self.max_window_ms)
+
+
+def is_enough(figures: Figures, slo: Slo, share: float = 1.0) -> bool:
+    """Whether there were as many requests as the budgets ask for, or `share` of them."""
+    return figures.num_requests >= share * slo.min_requests or slo.is_surely_broken(figures)
 
 
 def disagreement(window_rates_per_s: Sequence[float], num_requests: int) -> str | None:

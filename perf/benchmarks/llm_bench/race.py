@@ -15,8 +15,8 @@ SERVER = "tritonserver"
 _RUNNERS = Path(__file__).resolve().parents[1] / "peers"
 _LONGEST_RUN_S = 1800
 
-# A precision of ours -> what the peer offers that is nearest, and what else of it should be beaten. fp32-kv16 is float32
-# arithmetic on a KV cache of float16, which OpenVINO and llama.cpp have by default behind float32 weights.
+# A precision of ours -> what the peer offers that is nearest, and what else of it should be beaten. fp32-kv16: float32
+# arithmetic on a KV cache of float16, as OpenVINO and llama.cpp have it behind float32 weights.
 PRECISIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
     OURS: {"fp32": ["fp32"], "fp32-kv16": ["fp32-kv16"], "int8": ["int8"]},
     "openvino": {"fp32": ["fp32"], "int8": ["int8", "int4"]},

@@ -198,6 +198,21 @@ def test_windows_grow_until_a_slow_model_answers_within_them(tmp_path: Path, sta
     assert 900 <= figures.latency_ms["avg"] < 1400
 
 
+def test_a_model_far_too_slow_for_its_budget_is_judged_by_a_few_requests(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    write_timed_model(tmp_path / "models", batch_ms=200.0, max_batch_size=1)
+    bench = bench_on(start_server(tmp_path / "models"), "timed", "p99:20ms", tmp_path)
+    measurement = bench.measure(Trial(UNTUNED, 1), SHORT)
+    figures = measurement.figures
+    assert figures is not None, measurement.problem
+    assert not bench.loader.slo.is_kept(figures)
+    assert figures.latency_ms["p50"] >= 200
+    # p99 asks for 500 of them, 100 s.
+    assert 10 <= figures.num_requests < 40
+    assert not measurement.earlier
+
+
 def test_tensors_pass_through_shared_memory_and_nothing_is_left_of_it(
     tmp_path: Path, start_server: StartServer
 ) -> None:
