@@ -19,7 +19,7 @@ from pilot_perf.widths import rate_half_width
 LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 0.8, 1.15
 # Requests more than needed, as a factor: a guess may be too high.
 SPARE = 1.2
-# A mean latency so many times over the budget will be, whatever the warm-up has seen of it.
+# Where the warm-up's mean latency is so many times the budget, the one that is measured will be over it too.
 HOPELESS = 2.0
 NUM_WINDOWS = 3
 # Windows that differ by less than this are steady, on a machine with other things to do.
