@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from peers.install import PeerError, checkpoint, data_of, python_of
+from peers.precisions import SETTINGS
 
 OURS = "inflight"
 SERVER = "tritonserver"
 _RUNNERS = Path(__file__).resolve().parents[1] / "peers"
 _LONGEST_RUN_S = 1800
 
-# A precision of ours -> what the peer offers that is nearest, and what else of it should be beaten. fp32-kv16: float32
-# arithmetic on a KV cache of float16, as OpenVINO and llama.cpp have it behind float32 weights.
+# A precision of ours -> what the peer offers that is nearest, and what else of it should be beaten.
 PRECISIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    OURS: {"fp32": ["fp32"], "fp32-kv16": ["fp32-kv16"], "int8": ["int8"]},
+    OURS: {name: [name] for name in SETTINGS},
     "openvino": {"fp32": ["fp32"], "int8": ["int8", "int4"]},
     "vllm": {"fp32": ["fp32"], "int8": ["int8"]},
     "llamacpp": {"fp32": ["fp32"], "int8": ["int8", "int4"]},

@@ -11,15 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precisions import SETTINGS
 from protocol import Stamps, parse, report
 
-_SETTINGS: dict[str, dict[str, Any]] = {
-    "fp32": {},
-    "fp32-kv16": {"kv_cache_dtype": "fp16"},
-    "int8": {"quantization": "int8"},
-}
-
-arguments = parse(list(_SETTINGS))
+arguments = parse(list(SETTINGS))
 
 from pilot_llm.config import EngineConfig  # noqa: E402  the number of threads is set before torch comes
 from pilot_llm.engine import Engine  # noqa: E402
@@ -55,7 +50,7 @@ def main() -> None:
         "model": str(arguments.model),
         "max_model_len": 1024,
         "max_num_seqs": arguments.in_flight,
-        **_SETTINGS[arguments.precision],
+        **SETTINGS[arguments.precision],
         **{name: value for name, value in arguments.options.items() if not name.startswith("bench_")},
     }
     config = EngineConfig.from_dict(settings, Path.cwd())

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from precisions import SETTINGS
 from protocol import Stamps, parse, report
 
-arguments = parse(["fp32", "int8"])
+arguments = parse(list(SETTINGS))
 
 import grpc  # noqa: E402
 import numpy as np  # noqa: E402
@@ -36,7 +37,7 @@ def main() -> None:
             "model": str(arguments.model),
             "max_model_len": 1024,
             "max_num_seqs": arguments.in_flight,
-            **({"quantization": "int8"} if arguments.precision == "int8" else {}),
+            **SETTINGS[arguments.precision],
             **arguments.options,
         }
         (version_dir / "model.json").write_text(json.dumps(settings))

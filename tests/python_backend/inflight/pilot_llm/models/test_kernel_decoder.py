@@ -70,13 +70,21 @@ def alone(runner: Runner, prompt: list[int]) -> Generation:
     return generation
 
 
+def logits_of(model: Any, generation: Generation) -> np.ndarray:
+    """transformers' rows for the tokens that were generated."""
+    with torch.inference_mode():
+        rows: np.ndarray = (
+            model(torch.tensor([generation.token_ids])).logits[0, len(generation.prompt) - 1 : -1].numpy()
+        )
+    return rows
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_agrees_with_transformers(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(family, tmp_path, monkeypatch)
     num_ties = 0
     for generation in generate(load(tmp_path), prompts(0), NUM_TOKENS, seed=0, max_chunk=20):
-        with torch.inference_mode():
-            rows = model(torch.tensor([generation.token_ids])).logits[0, len(generation.prompt) - 1 : -1].numpy()
+        rows = logits_of(model, generation)
         np.testing.assert_allclose(np.stack(generation.logits), rows, atol=1e-4, rtol=0)
         num_ties += ties_until_difference(generation, rows.argmax(axis=1).tolist()) or 0
     assert num_ties <= 1
@@ -90,9 +98,7 @@ def test_layers_whose_weights_are_kept_in_16_and_in_32_bits(tmp_path: Path, monk
     model.save_pretrained(tmp_path)
     runner = load(tmp_path)
     (generation,) = generate(runner, [prompts(5)[3]], NUM_TOKENS, seed=0, max_chunk=20)
-    with torch.inference_mode():
-        rows = model(torch.tensor([generation.token_ids])).logits[0, len(generation.prompt) - 1 : -1].numpy()
-    np.testing.assert_allclose(np.stack(generation.logits), rows, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(np.stack(generation.logits), logits_of(model, generation), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
