@@ -22,7 +22,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -94,41 +95,41 @@ def build_plain_batch(
 
     Nearly every step is like that, and an object for each of its sequences would cost more than all that is done here.
     """
-    lengths = np.array(list(map(len, token_ids)), dtype=np.int64)
-    if not lengths.all():
+    lengths = list(map(len, token_ids))
+    if 0 in lengths:
         raise ValueError("a sequence without tokens has no place in a batch")
-    query_start = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=query_start[1:])
-    first_positions = np.array(starts, dtype=np.int64)
-    context_lens = first_positions + lengths
+    # One number for each sequence: lists, since behind a step, which has read all weights, nothing of numpy is in the
+    # CPU's caches, and each of its calls costs some 10 us.
+    context_lens = list(map(add, starts, lengths))
+    query_start = list(accumulate(lengths, initial=0))
     block_table = _block_table(blocks, context_lens, block_size)
     sequence = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(query_start[-1], dtype=np.int64) + (first_positions - query_start[:-1])[sequence]
+    positions = np.fromiter(
+        chain.from_iterable(map(range, starts, context_lens)), dtype=np.int64, count=query_start[-1]
+    )
     block, offset = np.divmod(positions, block_size)
     return Batch(
         token_ids=_joined(token_ids),
         positions=positions,
         slots=np.multiply(block_table[sequence, block], block_size, dtype=np.int64) + offset,
         block_table=block_table,
-        query_start=query_start.astype(np.int32),
-        context_lens=context_lens.astype(np.int32),
-        sampled_rows=query_start[1:] - 1,
+        query_start=np.array(query_start, dtype=np.int32),
+        context_lens=np.array(context_lens, dtype=np.int32),
+        sampled_rows=np.array(query_start[1:], dtype=np.int64) - 1,
     )
 
 
-def _block_table(blocks: Sequence[array[int]], context_lens: Int64Array, block_size: int) -> Int32Array:
-    num_needed = -(-context_lens // block_size)
-    num_spare = np.array(list(map(len, blocks)), dtype=np.int64) - num_needed
-    if num_spare.any():
-        index = int(num_spare.argmin())
-        if num_spare[index] < 0:
-            last = context_lens[index] - 1
-            raise ValueError(f"{len(blocks[index])} blocks of {block_size} tokens do not reach position {last}")
-        blocks = [held[:needed] for held, needed in zip(blocks, num_needed.tolist(), strict=True)]
-    table = np.zeros((len(blocks), int(num_needed.max(initial=0))), dtype=np.int32)
-    # The arrays' own bytes, not their numbers one by one: a long context costs hardly more than a short one.
-    table[np.arange(table.shape[1]) < num_needed[:, None]] = np.frombuffer(b"".join(blocks), dtype=np.int32)
-    return table
+def _block_table(blocks: Sequence[array[int]], context_lens: Sequence[int], block_size: int) -> Int32Array:
+    """Rows of blocks as they lie in memory, each filled up with zeros: a long context costs hardly more than a short
+    one."""
+    num_needed = [-(-length // block_size) for length in context_lens]
+    width = max(num_needed, default=0)
+    parts: list[array[int] | bytes] = []
+    for held, needed, length in zip(blocks, num_needed, context_lens, strict=True):
+        if len(held) < needed:
+            raise ValueError(f"{len(held)} blocks of {block_size} tokens do not reach position {length - 1}")
+        parts += (held if len(held) == needed else held[:needed], bytes(held.itemsize * (width - needed)))
+    return np.frombuffer(bytearray().join(parts), dtype=np.int32).reshape(len(blocks), width)
 
 
 def _joined(lists: Sequence[Sequence[int]]) -> Int64Array:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.batch import Batch
@@ -81,7 +80,7 @@ class CpuPagedAttention:
         if needed > self._scratch.shape[1]:
             # A quarter more than needed, so that a growing sequence does not ask at every step.
             self._scratch = np.empty((self._num_threads, needed + needed // 4), np.float32)
-        work = _pieces(batch, kernels.rows_per_piece(heads_per_kv))
+        work = kernels.cut_into_pieces(batch.query_start, batch.context_lens, kernels.rows_per_piece(heads_per_kv))
         self._step = batch.positions, batch.slots, self._rotary, batch.block_table, work, self._scratch
 
     def cache(self, layer: int) -> tuple[Array, Array, Array, Array, int]:
@@ -125,19 +124,3 @@ class CpuPagedAttention:
                 arrays += [cache.key_scales, cache.value_scales]
             for array in arrays:
                 array[destinations] = array[sources]
-
-
-def _pieces(batch: Batch, rows_each: int) -> npt.NDArray[np.int64]:
-    """Every sequence's queries in pieces of `rows_each`, those that see most first: the threads end together."""
-    lengths = np.diff(batch.query_start).astype(np.int64)
-    counts = -(-lengths // rows_each)
-    sequence = np.repeat(np.arange(len(lengths)), counts)
-    number_within = np.arange(len(sequence)) - np.repeat(np.cumsum(counts) - counts, counts)
-    offset = number_within * rows_each
-    pieces = np.empty((len(sequence), 4), np.int64)
-    pieces[:, 0] = sequence
-    pieces[:, 1] = batch.query_start[sequence] + offset
-    pieces[:, 2] = np.minimum(rows_each, lengths[sequence] - offset)
-    pieces[:, 3] = batch.context_lens[sequence] - lengths[sequence] + offset
-    seen = pieces[:, 2] * (pieces[:, 3] + pieces[:, 2])
-    return np.ascontiguousarray(pieces[np.argsort(-seen, kind="stable")])

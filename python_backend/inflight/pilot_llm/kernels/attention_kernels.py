@@ -52,6 +52,26 @@ def rows_per_piece(heads_per_kv: int) -> int:
     return max(1, _VECTORS_PER_PIECE // heads_per_kv)
 
 
+@njit(cache=True, nogil=True)
+def cut_into_pieces(query_start, context_lens, rows_each):
+    """work [n, 4] int64, as `attend` takes it: every sequence's queries in pieces of `rows_each`, those that see most
+    first, so that the threads end together. query_start [sequences + 1], context_lens [sequences]: see `batch`.
+    """
+    count = 0
+    for sequence in range(len(context_lens)):
+        count += (query_start[sequence + 1] - query_start[sequence] + rows_each - 1) // rows_each
+    work, seen = np.empty((count, 4), np.int64), np.empty(count, np.int64)
+    number = 0
+    for sequence in range(len(context_lens)):
+        first, end = query_start[sequence], query_start[sequence + 1]
+        for row in range(first, end, rows_each):
+            num_rows, position = min(rows_each, end - row), context_lens[sequence] - (end - row)
+            work[number] = sequence, row, num_rows, position
+            seen[number] = num_rows * (position + num_rows)
+            number += 1
+    return work[np.argsort(-seen, kind="mergesort")]
+
+
 def scratch_floats(heads_per_kv: int, head_dim: int, num_keys: int) -> int:
     """What a thread needs for a piece whose last query sees `num_keys`."""
     vectors = rows_per_piece(heads_per_kv) * heads_per_kv

@@ -14,8 +14,8 @@ widens to two pairs of 16-bit numbers; where many rows use a panel, that is done
 Rows are a pair, values and scales, and a weight is four arrays: panels, column scales, correction, bias. Those that a
 type has no use for are empty.
 
-A product is a stage (see team) in pieces of several panels each. Rows go in strips that stay in the second-level cache
-while all panels of a piece pass over them.
+A product is a stage (see team) in pieces of many panels first, and of single ones last. Rows go in strips that stay in
+the second-level cache while all panels of a piece pass over them.
 """
 
 import numpy as np
@@ -32,9 +32,8 @@ from pilot_llm.kernels.machine_code import (
     unpack_bf16,
     widen_int8,
 )
-from pilot_llm.kernels.team import address, new_progress, pieces
+from pilot_llm.kernels.team import address, new_progress, shrinking_pieces
 
-_PIECES_PER_THREAD = 8
 _STRIP_BYTES = 192 * 1024
 # From so many rows on, a bfloat16 panel is turned into float32 once instead of in every tile.
 _UNPACK_ROWS = 3 * FMA_ROWS
@@ -47,11 +46,6 @@ _ALL_DOT_ROWS = DOT_ROWS * WIDENED_DOT_ROWS
 @njit(inline="always")
 def _strip_rows(row_bytes, tile_rows):
     return max(tile_rows, _STRIP_BYTES // row_bytes // tile_rows * tile_rows)
-
-
-@njit(inline="always")
-def _panels_each(num_panels, num_threads):
-    return max(1, num_panels // (num_threads * _PIECES_PER_THREAD))
 
 
 @njit
@@ -67,7 +61,7 @@ def _multiply_f32(rows, weight, out, accumulate, room, num_threads, progress, st
     (values, _), (panels, _, _, bias) = rows, weight
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
-    for first, end in pieces(progress, stage, len(panels), _panels_each(len(panels), num_threads)):
+    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):
@@ -92,7 +86,7 @@ def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, s
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
     unpacks = num_rows >= _UNPACK_ROWS
-    for first, end in pieces(progress, stage, len(panels), _panels_each(len(panels), num_threads)):
+    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):
@@ -117,8 +111,8 @@ def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, s
 
 
 def _multiply_int8(rows, weight, out, accumulate, room, num_threads, progress, stage):
-    """rows: values [M, K] around 128 (packing.ROW_TYPE), scales [M, groups]; weight: panels [panels, K / 4, 16, 4]
-    int8, column scales [panels * 16], correction [panels, groups, 16] int32, bias [panels * 16].
+    """rows: values [M, K] around packing.ROW_ZERO, scales [M, groups]; weight: panels [panels, K / 4, 16, 4] int8,
+    column scales [panels * 16], correction [panels, groups, 16] int32 (empty if that zero is 0), bias [panels * 16].
     """
     values, row_scales = rows
     panels, column_scales, correction, bias = weight
@@ -126,7 +120,7 @@ def _multiply_int8(rows, weight, out, accumulate, room, num_threads, progress, s
     strip = _strip_rows(values.strides[0], _ALL_DOT_ROWS)
     widens = not HAS_VNNI and num_rows >= _WIDEN_ROWS
     height = WIDENED_DOT_ROWS if widens else DOT_ROWS
-    for first, end in pieces(progress, stage, len(panels), _panels_each(len(panels), num_threads)):
+    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):

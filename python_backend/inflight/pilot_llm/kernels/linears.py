@@ -10,7 +10,9 @@ from pilot_llm.kernels.linear_kernels import linear
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, weight_zeros
 from pilot_llm.kernels.packing import (
+    NO_CORRECTION,
     QuantizedWeight,
+    as_floats,
     pack_floats,
     pack_int8,
     padded,
@@ -20,7 +22,7 @@ from pilot_llm.kernels.packing import (
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """values [M, K] ROW_TYPE around 128, scales [M, groups] float32."""
+    """values [M, K] ROW_TYPE around ROW_ZERO, scales [M, groups] float32."""
 
     values: Array
     scales: Array
@@ -32,7 +34,6 @@ Arrays = tuple[Array, ...]
 
 _NO_SCALES = np.empty((0, 0), np.float32)
 _NO_COLUMN_SCALES = np.empty(0, np.float32)
-_NO_CORRECTION = np.empty((0, 0, 0), np.int32)
 
 
 def for_kernels(rows: Rows) -> tuple[Array, Array]:
@@ -60,7 +61,7 @@ class FloatLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._panels = pack_floats(weight.numpy())
         self.num_outputs = len(self._panels) * self._panels.shape[2]
-        self.weight: Arrays = (self._panels, _NO_COLUMN_SCALES, _NO_CORRECTION, _padded_bias(bias, self.num_outputs))
+        self.weight: Arrays = (self._panels, _NO_COLUMN_SCALES, NO_CORRECTION, _padded_bias(bias, self.num_outputs))
         self.num_bytes = sum(part.nbytes for part in self.weight)
 
     def __call__(self, rows: Rows, out: Array, *, adds: bool = False, num_threads: int) -> None:
@@ -68,10 +69,7 @@ class FloatLinear:
 
     def weight_rows(self, outputs: Array) -> Array:
         """The weights of these outputs, [n, K] float32, with the bits that they came with: an embedding's rows."""
-        chosen = self._panels[outputs // LANES, :, outputs % LANES]
-        if chosen.dtype == np.uint16:
-            return (chosen.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return chosen
+        return as_floats(self._panels[outputs // LANES, :, outputs % LANES])
 
 
 class Int8Linear:

@@ -45,12 +45,13 @@ Product = Callable[[Builder, Value, Value, Value], Value]
 
 class Dot(NamedTuple):
     """How the int8 tile multiplies. A step of 4 of the depth reads `panel_bytes` of weights as one or two operands,
-    and for each operand 4 bytes of a row: 4 uint8, or 2 int16.
+    and for each operand 4 bytes of a row: 4 uint8 around 128, or 2 int16 around 0.
     """
 
     panel_bytes: int
     load: Callable[[Builder, Value], list[Value]]
     add_product: Product
+    has_zero_point: bool
 
 
 def _add_vnni(builder: Builder, sums: Value, row: Value, weights: Value) -> Value:
@@ -83,10 +84,10 @@ def _load_widened(builder: Builder, address: Value) -> list[Value]:
     return [_load(builder, builder.add(address, _int(part * LANES * DOT_DEPTH)), _SHORTS) for part in (0, 1)]
 
 
-DOT_VNNI = Dot(LANES * DOT_DEPTH, _load_bytes, _add_vnni)
-DOT_AVX2 = Dot(LANES * DOT_DEPTH, _load_widening, _add_pairs)
+DOT_VNNI = Dot(LANES * DOT_DEPTH, _load_bytes, _add_vnni, has_zero_point=True)
+DOT_AVX2 = Dot(LANES * DOT_DEPTH, _load_widening, _add_pairs, has_zero_point=False)
 # Of a panel that `widen_int8` has written: more rows fit the registers, and no tile widens again.
-DOT_AVX2_WIDENED = Dot(2 * LANES * DOT_DEPTH, _load_widened, _add_pairs)
+DOT_AVX2_WIDENED = Dot(2 * LANES * DOT_DEPTH, _load_widened, _add_pairs, has_zero_point=False)
 
 
 def make_fma_tile(element: str) -> Any:
@@ -126,8 +127,8 @@ def make_dot_tile(dot: Dot, max_rows: int) -> Any:
     """out[row] = bias + column_scale * sum over groups g of row_scale[g] * (row . panel - correction)[g],
     or += with `accumulate`. A group is `group_quads` x 4 neighbours of the depth; its sum is exact.
 
-    row: 128 is zero; row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4] int8;
-    correction [groups][16] int32: 128 * the sum of each column's weights in the group.
+    row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4] int8; correction
+    [groups][16] int32: the rows' zero point * the sum of each column's weights in the group, read if there is one.
     """
 
     @intrinsic
@@ -164,12 +165,14 @@ def emit_dot_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> 
             return sums
 
         sums = _loop(builder, group_quads, [ir.Constant(_INTS, None)] * len(totals), step)
-        zero_points = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
+        if dot.has_zero_point:
+            shift = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
+            sums = [builder.sub(total, shift) for total in sums]
         scales = _row_addresses(builder, _at(builder, row_scales, number, 4), scale_stride, len(totals))
         return [
             _fma(
                 builder,
-                builder.sitofp(builder.sub(exact, zero_points), _FLOATS),
+                builder.sitofp(exact, _FLOATS),
                 _spread(builder, scale, _FLOATS),
                 total,
             )

@@ -8,10 +8,14 @@ from pilot_llm.kernels.features import HAS_VNNI
 from pilot_llm.kernels.machine_code import DOT_DEPTH, LANES
 from pilot_llm.kernels.memory import Array, weight_empty, weight_zeros
 
-# What a quantised row's values lie in: VNNI multiplies bytes, AVX2 pairs of 16-bit numbers.
+# What a quantised row's values lie in, and where their zero lies: VNNI multiplies bytes without a sign, AVX2 pairs of
+# 16-bit numbers.
 ROW_TYPE = np.uint8 if HAS_VNNI else np.int16
+ROW_ZERO = 128 if HAS_VNNI else 0
 # The bytes of a lane, so that widening the even ones, then the odd ones, gives neighbours of the depth.
 _ORDER_IN_QUAD = [0, 1, 2, 3] if HAS_VNNI else [0, 2, 1, 3]
+
+NO_CORRECTION = np.empty((0, 0, 0), np.int32)
 
 
 def padded(count: int, multiple: int = LANES) -> int:
@@ -21,6 +25,13 @@ def padded(count: int, multiple: int = LANES) -> int:
 def is_bfloat16(weight: Array) -> bool:
     """Whether every float32 here is one that bfloat16 holds: its lower 16 bits are zero."""
     return not (weight.view(np.uint32) & 0xFFFF).any()
+
+
+def as_floats(values: Array) -> Array:
+    """Of float32, float16, or bfloat16 as its bits (uint16): exact."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float32, copy=False)
 
 
 def pack_floats(weight: Array) -> Array:
@@ -58,11 +69,11 @@ def group_depth(depth: int) -> int:
 
 @dataclass(frozen=True)
 class Int8Panels:
-    """`correction`: 128 x the sum of a group's weights, what the rows' zero point adds to every product."""
+    """`correction`: what the rows' zero point adds to every product, ROW_ZERO x the sum of a group's weights."""
 
     panels: Array  # [panels, K / 4, 16, 4] int8; the last as _ORDER_IN_QUAD
     scales: Array  # [panels * 16] float32
-    correction: Array  # [panels, groups, 16] int32
+    correction: Array  # [panels, groups, 16] int32; empty where the zero point is 0
 
 
 def pack_int8(weight: QuantizedWeight) -> Int8Panels:
@@ -75,7 +86,9 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)[..., _ORDER_IN_QUAD]
     scales = weight_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
+    if ROW_ZERO == 0:
+        return Int8Panels(panels, scales, NO_CORRECTION)
     correction = weight_empty((len(panels), num_groups, LANES), np.int32)
     sums = by_panel.reshape(len(panels), LANES, num_groups, -1).sum(axis=3, dtype=np.int32)
-    correction[...] = 128 * sums.transpose(0, 2, 1)
+    correction[...] = ROW_ZERO * sums.transpose(0, 2, 1)
     return Int8Panels(panels, scales, correction)

@@ -5,16 +5,16 @@ from torch.nn.functional import linear, rms_norm, silu
 
 
 def quantize(rows: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """rows [M, K] -> uint8 values around 128 [M, K], scales [M, K / group]; a group of zeros has scale 0."""
+    """rows [M, K] -> int8 values [M, K], scales [M, K / group]; a group of zeros has scale 0."""
     parts = rows.view(len(rows), -1, group)
     largest = parts.abs().amax(dim=2)
     factors = torch.where(largest > 0, 127 / largest, 0)
-    values = (parts * factors.unsqueeze(2)).round() + 128
-    return values.flatten(1).to(torch.uint8), largest / 127
+    values = (parts * factors.unsqueeze(2)).round()
+    return values.flatten(1).to(torch.int8), largest / 127
 
 
 def dequantize(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    parts = (values.to(scales.dtype) - 128).view(*scales.shape, -1)
+    parts = values.to(scales.dtype).view(*scales.shape, -1)
     rows: torch.Tensor = (parts * scales.unsqueeze(2)).flatten(1)
     return rows
 

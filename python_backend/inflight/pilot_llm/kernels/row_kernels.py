@@ -1,6 +1,6 @@
 """What is done to one row at a time: RMSNorm, the gated activation, and quantising the result for an int8 product.
 
-    quantised row [K]    ROW_TYPE  [ q0 q1 ... q63 | q64 ... ]   q = 128 + round(value / scale), 1 .. 255
+    quantised row [K]    ROW_TYPE  [ q0 q1 ... q63 | q64 ... ]   q = ROW_ZERO + round(value / scale), -127 .. 127
     scales [groups]      float32   [ s0            | s1  ... ]   largest magnitude of the group / 127
 
 Each kernel is one thread's part of a stage (see team); called alone with a new progress, it does all rows. Results for
@@ -13,9 +13,11 @@ from numba import njit, types
 from numba.extending import overload
 
 from pilot_llm.kernels.arithmetic import largest_magnitude, nan_unless_finite, rounded, silu, sum_of_squares
+from pilot_llm.kernels.packing import ROW_ZERO
 from pilot_llm.kernels.team import pieces, rows_each
 
 _F = np.float32
+_ROW_ZERO = np.int32(ROW_ZERO)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -51,7 +53,7 @@ def _quantize_row(row, target, scales):
         scales[group] = largest / _F(127) + nan_unless_finite(part)
         factor = _F(127) / largest if largest > 0 else _F(0)
         for index in range(size):
-            out[index] = np.int32(rounded(part[index] * factor)) + np.int32(128)
+            out[index] = np.int32(rounded(part[index] * factor)) + _ROW_ZERO
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

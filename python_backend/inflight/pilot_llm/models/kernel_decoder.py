@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import embedding
 
 from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
 from pilot_llm.kernels.layer_kernels import arrays_in, decoder_layers, sampled_logits
@@ -21,7 +20,7 @@ from pilot_llm.kernels.linear_kernels import room_floats
 from pilot_llm.kernels.linears import FloatLinear, KernelLinear, QuantizedRows, Rows, for_kernels
 from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.memory import Array, aligned_empty
-from pilot_llm.kernels.packing import ROW_TYPE, group_depth
+from pilot_llm.kernels.packing import ROW_TYPE, as_floats, group_depth
 from pilot_llm.kernels.threads import use_threads
 from pilot_llm.models.decoder import DecoderWeights
 from pilot_llm.models.decoder_config import DecoderConfig
@@ -40,7 +39,7 @@ class KernelDecoder:
     ) -> None:
         self._config = config
         # A tied float32 product holds the embedding already: its rows are read from there, and are in memory once.
-        self._embedding: FloatLinear | torch.Tensor = weights.embedding
+        self._embedding: FloatLinear | Array = _stored(weights.embedding)
         if config.tied_embeddings and isinstance(weights.lm_head, FloatLinear):
             self._embedding = weights.lm_head
         self._eps = np.float32(config.rms_norm_eps)
@@ -66,15 +65,18 @@ class KernelDecoder:
         self._attention = attention
         self._num_threads = num_threads
         self._buffers = _Buffers(config, 0)
+        self._num_rows, self._last_rows = 0, self._rows(0)
         self._room = aligned_empty((num_threads, room_floats(_widest_product(config))), np.float32)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, sampled_rows: torch.Tensor) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows. The attention's step must have begun."""
         use_threads(self._num_threads)
-        attention, rows = self._attention, self._rows(len(token_ids))
+        if len(token_ids) != self._num_rows:
+            self._num_rows, self._last_rows = len(token_ids), self._rows(len(token_ids))
+        attention, rows = self._attention, self._last_rows
         *step, scratch = attention.step()
         hidden = rows[0]
-        hidden[...] = self._embedded(token_ids)
+        hidden[...] = self._embedded(token_ids.numpy())
         for run in self._runs:
             decoder_layers(
                 *(rows, run.weights, self._eps, attention.shape, run.cache, run.table, run.rotates, run.windows),
@@ -93,14 +95,13 @@ class KernelDecoder:
     def weight_bytes(self) -> int:
         """What the weights take in memory, but for the norms, which are nothing beside them."""
         linears = [self._lm_head, *(each for layer in self._layers for each in layer.linears)]
-        table_bytes = self._embedding.nbytes if isinstance(self._embedding, torch.Tensor) else 0
+        table_bytes = 0 if isinstance(self._embedding, FloatLinear) else self._embedding.nbytes
         return table_bytes + sum(linear.num_bytes for linear in linears)
 
-    def _embedded(self, token_ids: torch.Tensor) -> Array:
+    def _embedded(self, token_ids: Array) -> Array:
         if isinstance(self._embedding, FloatLinear):
-            return self._embedding.weight_rows(token_ids.numpy())
-        rows: Array = embedding(token_ids, self._embedding).float().numpy()
-        return rows
+            return self._embedding.weight_rows(token_ids)
+        return as_floats(self._embedding[token_ids])
 
     def _rows(self, num_rows: int) -> tuple[Any, ...]:
         """As `decoder_layer` takes them."""
@@ -203,6 +204,12 @@ class _Buffers:
 def _widest_product(config: DecoderConfig) -> int:
     """How wide the rows are that a product takes, at most."""
     return max(config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+
+
+def _stored(table: torch.Tensor) -> Array:
+    """As it lies there, bfloat16 as its bits."""
+    stored: Array = (table.view(torch.uint16) if table.dtype == torch.bfloat16 else table).numpy()
+    return stored
 
 
 def _array(weight: torch.Tensor | None) -> Array | None:

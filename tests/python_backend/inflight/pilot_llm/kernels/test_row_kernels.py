@@ -9,7 +9,7 @@ from numba import njit
 
 from pilot_llm.kernels import reference, row_kernels
 from pilot_llm.kernels.arithmetic import exp
-from pilot_llm.kernels.packing import ROW_TYPE, group_depth
+from pilot_llm.kernels.packing import ROW_TYPE, ROW_ZERO, group_depth
 from pilot_llm.kernels.team import new_progress
 
 DEPTHS = [16, 80, 576, 1536]
@@ -28,12 +28,13 @@ def floats_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantized_like(num_rows: int, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros((num_rows, depth), ROW_TYPE), np.zeros((num_rows, depth // group_depth(depth)), np.float32)
+    values = np.full((num_rows, depth), 7, ROW_TYPE)
+    return values, np.zeros((num_rows, depth // group_depth(depth)), np.float32)
 
 
 def assert_near(values: np.ndarray, scales: np.ndarray, rows: torch.Tensor) -> None:
     """Quantised rows are `rows` to half a step of their group, and one rounding error more."""
-    ours = reference.dequantize(torch.from_numpy(values), torch.from_numpy(scales))
+    ours = reference.dequantize(torch.from_numpy(values.astype(int) - ROW_ZERO), torch.from_numpy(scales))
     half_a_step = torch.from_numpy(scales).repeat_interleave(rows.shape[1] // scales.shape[1], dim=1) / 2
     assert ((ours - rows).abs() <= half_a_step * 1.001 + 1e-5).all()
 
@@ -65,20 +66,21 @@ def test_gated_activation_is_torchs(num_rows: int, depth: int) -> None:
     assert_near(*quantized, expected)
 
 
-def test_quantised_row_spans_1_to_255_by_group_and_zeros_stay_zero() -> None:
+def test_quantised_row_spans_127_to_both_sides_by_group_and_zeros_stay_zero() -> None:
     rows = torch.randn(70, 192)
     rows[:, 64:128] *= 1e6  # an outlier of one group does not round away the others
     rows[5, :64] = 0
     values, scales = quantized_like(*rows.shape)
     run(row_kernels.quantize, rows.numpy(), (values, scales))
+    numbers = values.astype(int) - ROW_ZERO
     expected_values, expected_scales = reference.quantize(rows, 64)
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-6)
     # A value that lies halfway may round either way.
-    assert (np.abs(values.astype(int) - expected_values.numpy()) <= 1).all()
-    assert (values == expected_values.numpy()).mean() > 0.999
-    assert set(values[5, :64].tolist()) == {128}
+    assert (np.abs(numbers - expected_values.numpy()) <= 1).all()
+    assert (numbers == expected_values.numpy()).mean() > 0.999
+    assert set(numbers[5, :64].tolist()) == {0}
     assert scales[5, 0] == 0
-    assert (np.abs(values.astype(int) - 128).reshape(70, 3, 64).max(axis=2)[6:] == 127).all()
+    assert (np.abs(numbers).reshape(70, 3, 64).max(axis=2)[6:] == 127).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

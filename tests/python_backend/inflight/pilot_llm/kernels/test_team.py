@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit, prange
 
-from pilot_llm.kernels.team import address, new_progress, pieces, rows_each
+from pilot_llm.kernels.team import address, new_progress, pieces, rows_each, shrinking_pieces
 from pilot_llm.kernels.threads import max_threads, use_threads
 
 MANY = 40
@@ -19,27 +19,32 @@ def slowly(number):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _sums(values, size, progress):  # type: ignore[no-untyped-def]
-    """values [stages, items]: each item is made of the sum of all items of the stage before."""
+def _sums(values, size, num_threads, progress):  # type: ignore[no-untyped-def]
+    """values [stages, items]: each item is made of the sum of all items of the stage before. size 0: pieces shrink."""
     for stage in range(len(values)):
         total = np.int64(0)
         if stage:
             total = values[stage - 1].sum() % 2147483647
-        for first, end in pieces(progress, stage, values.shape[1], size):
-            for item in range(first, end):
-                values[stage, item] += slowly(total + item)
+        if size:
+            for first, end in pieces(progress, stage, values.shape[1], size):
+                for item in range(first, end):
+                    values[stage, item] += slowly(total + item)
+        else:
+            for first, end in shrinking_pieces(progress, stage, values.shape[1], num_threads):
+                for item in range(first, end):
+                    values[stage, item] += slowly(total + item)
 
 
 @njit(parallel=True, nogil=True)
 def _together(values, size, num_threads):  # type: ignore[no-untyped-def]
     progress = new_progress(len(values))
     for _worker in prange(num_threads):
-        _sums(values, size, progress)
+        _sums(values, size, num_threads, progress)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 5])  # of which no more than 2 run at a time
 @pytest.mark.parametrize("running", [1, 2])
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (64, 1), (3, 100)])
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (64, 1), (3, 100), (1, 0), (7, 0), (64, 0)])
 def test_each_item_is_done_once_and_after_the_whole_stage_before(
     count: int, size: int, running: int, num_threads: int
 ) -> None:
@@ -57,9 +62,28 @@ def test_each_item_is_done_once_and_after_the_whole_stage_before(
         use_threads(max_threads())
 
 
-def test_a_stage_without_items_holds_nobody_up() -> None:
+@pytest.mark.parametrize("size", [1, 0])
+def test_a_stage_without_items_holds_nobody_up(size: int) -> None:
     values = np.zeros((3, 0), np.int64)
-    _together(values, 1, 2)
+    _together(values, size, 2)
+
+
+@njit(nogil=True)
+def _sizes(count, num_threads):  # type: ignore[no-untyped-def]
+    return [end - first for first, end in shrinking_pieces(new_progress(1), 0, count, num_threads)]
+
+
+@pytest.mark.parametrize(
+    ("count", "num_threads", "expected"),
+    [
+        (36, 2, [9, 9, 4, 4, 2, 2, 1, 1, 1, 1, 1, 1]),
+        (36, 1, [18, 9, 4, 2, 1, 1, 1]),
+        (3, 2, [1, 1, 1]),
+        (40, 4, [5, 5, 5, 5, 2, 2, 2, 2, *[1] * 12]),
+    ],
+)
+def test_pieces_shrink_to_single_items(count: int, num_threads: int, expected: list[int]) -> None:
+    assert _sizes(count, num_threads) == expected
 
 
 def test_counters_lie_on_lines_of_their_own() -> None:

@@ -76,7 +76,7 @@ def test_product_is_exact_but_for_the_scales_and_each_row_has_the_bits_it_has_al
         scales = random.random((num_rows, depth // group)).astype(np.float32)
         out = multiply(tile, rows, scales, weight, adds=False)
         expected = reference.linear_int8(
-            *(torch.from_numpy(array) for array in (rows, scales, weight)),
+            *(torch.from_numpy(array) for array in (rows.astype(int) - 128, scales, weight)),
             torch.arange(1, LANES + 1).double() / 2,
             torch.arange(LANES).double(),
         )
