@@ -84,7 +84,7 @@ class KernelDecoder:
             )
         num_sampled = len(sampled_rows)
         normed = self._buffers.for_product(self._lm_head, num_sampled, self._config.hidden_size)
-        logits = aligned_empty((num_sampled, self._lm_head.num_outputs), np.float32)
+        logits = np.empty((num_sampled, self._lm_head.num_outputs), np.float32)
         sampled_logits(
             *(hidden, sampled_rows.numpy(), self._final_norm, self._eps, for_kernels(normed), self._lm_head.weight),
             *(logits, self._room, self._num_threads),
