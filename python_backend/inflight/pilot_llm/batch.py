@@ -20,7 +20,7 @@ has sampled, on the runner's device; `token_ids` are places in it then.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from operator import add
@@ -98,20 +98,20 @@ def build_plain_batch(
     lengths = list(map(len, token_ids))
     if 0 in lengths:
         raise ValueError("a sequence without tokens has no place in a batch")
-    # One number for each sequence: lists, since behind a step, which has read all weights, nothing of numpy is in the
-    # CPU's caches, and each of its calls costs some 10 us.
+    # Lists where there are few numbers: behind a step, which has read all weights, nothing of numpy is in the CPU's
+    # caches, and each of its calls costs some 10 us.
     context_lens = list(map(add, starts, lengths))
     query_start = list(accumulate(lengths, initial=0))
     block_table = _block_table(blocks, context_lens, block_size)
-    sequence = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.fromiter(
-        chain.from_iterable(map(range, starts, context_lens)), dtype=np.int64, count=query_start[-1]
-    )
-    block, offset = np.divmod(positions, block_size)
+    slots = [
+        held[position // block_size] * block_size + position % block_size
+        for held, start, end in zip(blocks, starts, context_lens, strict=True)
+        for position in range(start, end)
+    ]
     return Batch(
         token_ids=_joined(token_ids),
-        positions=positions,
-        slots=np.multiply(block_table[sequence, block], block_size, dtype=np.int64) + offset,
+        positions=_joined(map(range, starts, context_lens)),
+        slots=np.array(slots, dtype=np.int64),
         block_table=block_table,
         query_start=np.array(query_start, dtype=np.int32),
         context_lens=np.array(context_lens, dtype=np.int32),
@@ -132,5 +132,5 @@ def _block_table(blocks: Sequence[array[int]], context_lens: Sequence[int], bloc
     return np.frombuffer(bytearray().join(parts), dtype=np.int32).reshape(len(blocks), width)
 
 
-def _joined(lists: Sequence[Sequence[int]]) -> Int64Array:
+def _joined(lists: Iterable[Sequence[int]]) -> Int64Array:
     return np.fromiter(chain.from_iterable(lists), dtype=np.int64)

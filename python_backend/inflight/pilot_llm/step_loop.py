@@ -106,7 +106,7 @@ class StepLoop:
         self.step_started_s: float | None = None
         self._num_failed_steps = 0  # in a row
         self._num_running_seen = 0  # by the waiting room
-        self._counted = Counter[str]()  # totals of the scheduler that the metrics have seen
+        self._counted: dict[str, int] = {}  # totals of the scheduler that the metrics have seen
         self._is_stopped = False
 
     def run(self) -> None:
@@ -259,8 +259,8 @@ class StepLoop:
             "vllm:spec_decode_num_draft_tokens_total": speculator.num_draft_tokens,
             "vllm:spec_decode_num_accepted_tokens_total": speculator.num_accepted_tokens,
         }
-        added = {name: total - self._counted[name] for name, total in totals.items()}
-        self._counted.update(added)
+        added = {name: total - self._counted.get(name, 0) for name, total in totals.items()}
+        self._counted = totals
         gauges = {
             "vllm:num_requests_running": scheduler.num_running,
             "vllm:num_requests_waiting": scheduler.num_waiting_again,

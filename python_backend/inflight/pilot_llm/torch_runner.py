@@ -91,7 +91,7 @@ class TorchRunner:
             ("sampled row", batch.sampled_rows, batch.num_tokens),
         ):
             # As an unsigned number, a negative one is above every limit: one pass, not two.
-            if values.size and values.view(_UNSIGNED[values.itemsize]).max() >= limit:
+            if values.size and np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None) >= limit:
                 raise ValueError(f"{name} {values.min()} .. {values.max()} is outside 0 .. {limit - 1}")
 
 
