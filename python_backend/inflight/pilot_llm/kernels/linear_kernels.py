@@ -39,6 +39,7 @@ _STRIP_BYTES = 192 * 1024
 _UNPACK_ROWS = 3 * FMA_ROWS
 # Without VNNI, from so many rows on, an int8 panel is turned into 16-bit numbers once.
 _WIDEN_ROWS = 2 * WIDENED_DOT_ROWS
+_MANY_ROWS = 64
 # A multiple of every height of an int8 tile.
 _ALL_DOT_ROWS = DOT_ROWS * WIDENED_DOT_ROWS
 
@@ -46,6 +47,12 @@ _ALL_DOT_ROWS = DOT_ROWS * WIDENED_DOT_ROWS
 @njit(inline="always")
 def _strip_rows(row_bytes, tile_rows):
     return max(tile_rows, _STRIP_BYTES // row_bytes // tile_rows * tile_rows)
+
+
+@njit(inline="always")
+def _most_panels(num_panels, num_rows, num_threads):
+    """Of a piece. Of many rows a panel is work for long: a thread that is held up should not hold many."""
+    return num_panels if num_rows < _MANY_ROWS else max(1, num_panels // (8 * num_threads))
 
 
 @njit
@@ -61,7 +68,9 @@ def _multiply_f32(rows, weight, out, accumulate, room, num_threads, progress, st
     (values, _), (panels, _, _, bias) = rows, weight
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
-    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
+    for first, end in shrinking_pieces(
+        progress, stage, len(panels), _most_panels(len(panels), num_rows, num_threads), num_threads
+    ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):
@@ -86,7 +95,9 @@ def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, s
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
     unpacks = num_rows >= _UNPACK_ROWS
-    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
+    for first, end in shrinking_pieces(
+        progress, stage, len(panels), _most_panels(len(panels), num_rows, num_threads), num_threads
+    ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):
@@ -120,7 +131,9 @@ def _multiply_int8(rows, weight, out, accumulate, room, num_threads, progress, s
     strip = _strip_rows(values.strides[0], _ALL_DOT_ROWS)
     widens = not HAS_VNNI and num_rows >= _WIDEN_ROWS
     height = WIDENED_DOT_ROWS if widens else DOT_ROWS
-    for first, end in shrinking_pieces(progress, stage, len(panels), num_threads):
+    for first, end in shrinking_pieces(
+        progress, stage, len(panels), _most_panels(len(panels), num_rows, num_threads), num_threads
+    ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
             for panel in range(first, end):

@@ -65,22 +65,22 @@ def pieces(progress, stage, count, size):
 
 
 @njit(nogil=True)
-def shrinking_pieces(progress, stage, count, num_threads):
-    """As `pieces`, but each thread's next piece is half of its share of what is left: a long stream of memory first,
-    which the CPU reads faster than many short ones, and single items last, so that the threads end together. Even one
-    that runs at a third of the others' speed holds nobody up by its first piece.
+def shrinking_pieces(progress, stage, count, largest, num_threads):
+    """As `pieces`, but each thread's next piece is half of its share of what is left, and no more than `largest`: a
+    long stream of memory first, which the CPU reads faster than many short ones, and single items last, so that the
+    threads end together. Even one that runs at a third of the others' speed holds nobody up by its first piece.
     """
     taken = address(progress) + stage * progress.strides[0]
     done = taken + progress.strides[1]
     number, first = 0, 0
-    size = max(1, count // (2 * num_threads))
+    size = max(1, min(largest, count // (2 * num_threads)))
     while True:
         mine = fetch_add(taken, 1)
         while number < mine and first < count:
             first += size
             number += 1
             if number % num_threads == 0:
-                size = max(1, (count - first) // (2 * num_threads))
+                size = max(1, min(largest, (count - first) // (2 * num_threads)))
         if first >= count:
             break
         end = min(first + size, count)

@@ -30,7 +30,7 @@ def _sums(values, size, num_threads, progress):  # type: ignore[no-untyped-def]
                 for item in range(first, end):
                     values[stage, item] += slowly(total + item)
         else:
-            for first, end in shrinking_pieces(progress, stage, values.shape[1], num_threads):
+            for first, end in shrinking_pieces(progress, stage, values.shape[1], values.shape[1], num_threads):
                 for item in range(first, end):
                     values[stage, item] += slowly(total + item)
 
@@ -69,21 +69,22 @@ def test_a_stage_without_items_holds_nobody_up(size: int) -> None:
 
 
 @njit(nogil=True)
-def _sizes(count, num_threads):  # type: ignore[no-untyped-def]
-    return [end - first for first, end in shrinking_pieces(new_progress(1), 0, count, num_threads)]
+def _sizes(count, largest, num_threads):  # type: ignore[no-untyped-def]
+    return [end - first for first, end in shrinking_pieces(new_progress(1), 0, count, largest, num_threads)]
 
 
 @pytest.mark.parametrize(
-    ("count", "num_threads", "expected"),
+    ("count", "largest", "num_threads", "expected"),
     [
-        (36, 2, [9, 9, 4, 4, 2, 2, 1, 1, 1, 1, 1, 1]),
-        (36, 1, [18, 9, 4, 2, 1, 1, 1]),
-        (3, 2, [1, 1, 1]),
-        (40, 4, [5, 5, 5, 5, 2, 2, 2, 2, *[1] * 12]),
+        (36, 36, 2, [9, 9, 4, 4, 2, 2, 1, 1, 1, 1, 1, 1]),
+        (36, 36, 1, [18, 9, 4, 2, 1, 1, 1]),
+        (36, 5, 2, [5, 5, 5, 5, 4, 4, 2, 2, 1, 1, 1, 1]),
+        (3, 3, 2, [1, 1, 1]),
+        (40, 40, 4, [5, 5, 5, 5, 2, 2, 2, 2, *[1] * 12]),
     ],
 )
-def test_pieces_shrink_to_single_items(count: int, num_threads: int, expected: list[int]) -> None:
-    assert _sizes(count, num_threads) == expected
+def test_pieces_shrink_to_single_items(count: int, largest: int, num_threads: int, expected: list[int]) -> None:
+    assert _sizes(count, largest, num_threads) == expected
 
 
 def test_counters_lie_on_lines_of_their_own() -> None:
