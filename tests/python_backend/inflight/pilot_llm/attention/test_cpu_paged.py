@@ -10,6 +10,7 @@ from pilot_llm.attention.cpu_paged import CpuPagedAttention, HeadNorms
 from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.kernels import reference
+from pilot_llm.kernels.attention_kernels import cut_into_pieces
 from pilot_llm.models.rope import RopeConfig, rotary_table, rotate
 
 NUM_BLOCKS, MAX_POSITIONS, EPS = 40, 320, 1e-5
@@ -144,3 +145,11 @@ def test_copied_blocks_answer_as_their_source(element: str) -> None:
     (original,) = setup.step([(heads[32:].copy(), 32, blocks_of(0))])
     (copied,) = setup.step([(heads[32:].copy(), 32, copies)])
     np.testing.assert_array_equal(copied, original)
+
+
+def test_queries_are_cut_into_pieces_and_those_that_see_most_come_first() -> None:
+    query_start, context_lens = np.array([0, 1, 6, 7], np.int32), np.array([9, 12, 300], np.int32)
+    work = cut_into_pieces(query_start, context_lens, 2)
+    # sequence, first row, rows, position of the first; of equal ones the first stays first
+    assert work.tolist() == [[2, 6, 1, 299], [1, 3, 2, 9], [1, 1, 2, 7], [1, 5, 1, 11], [0, 0, 1, 8]]
+    assert cut_into_pieces(np.zeros(1, np.int32), np.zeros(0, np.int32), 2).shape == (0, 4)
