@@ -14,8 +14,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from pilot_llm.draw import draw
@@ -39,12 +37,12 @@ def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[SampledToken
     """Draw one token per row of `logits` ([S, vocab] float32). Never raises for a bad row: see `SampledToken.error`."""
     if not rows:
         return []
-    if all(row.is_plain for row in rows):
-        return plain_tokens(_usable_ids(logits))
     chosen, best = _best_tokens(logits)
     errors: dict[int, str] = {
         index: _NOT_FINITE for index, value in enumerate(best) if not abs(value) <= _LARGEST_LOGIT
     }
+    if all(row.is_plain for row in rows):
+        return plain_tokens([-1 if index in errors else token_id for index, token_id in enumerate(chosen)])
     ruled = [index for index, row in enumerate(rows) if row.params.has_rules and index not in errors]
     drawn = [index for index, row in enumerate(rows) if not row.params.is_greedy and index not in errors]
     changed = logits
@@ -79,28 +77,8 @@ def best_of_rows(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if logits.device.type != "cpu":
         ids = logits.argmax(dim=-1)
         return ids, logits.gather(1, ids.unsqueeze(1)).squeeze(1)
-    values, best = _best_on_cpu(logits)
-    return torch.from_numpy(best), torch.from_numpy(values[np.arange(len(values)), best])
-
-
-def _best_on_cpu(logits: torch.Tensor) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The logits, and the place of each row's best. torch does not vectorise that: numpy is ten times as fast."""
-    values = logits.numpy()
-    return values, values.argmax(axis=-1)
-
-
-def _usable_ids(logits: torch.Tensor) -> list[int]:
-    """The best token of each row, -1 where the row is not finite."""
-    if logits.device.type == "cpu":
-        # Number by number: what torch or numpy do around a few of them is 1% or 2% of a step with one row.
-        values, best = _best_on_cpu(logits)
-        return [
-            token_id if abs(values.item(row, token_id)) <= _LARGEST_LOGIT else -1
-            for row, token_id in enumerate(best.tolist())
-        ]
-    ids, best_logits = best_of_rows(logits)
-    usable: list[int] = torch.where(is_usable(best_logits), ids, -1).tolist()
-    return usable
+    chosen, best = _best_tokens(logits)
+    return torch.tensor(chosen, dtype=torch.int64), torch.tensor(best, dtype=torch.float32)
 
 
 def is_usable(best: torch.Tensor) -> torch.Tensor:
@@ -120,8 +98,15 @@ def _plain_token(token_id: int) -> SampledToken:
 
 
 def _best_tokens(logits: torch.Tensor) -> tuple[list[int], list[float]]:
-    ids, best = best_of_rows(logits)
-    return ids.tolist(), best.tolist()
+    """`best_of_rows` on the host."""
+    if logits.device.type != "cpu":
+        ids, best = best_of_rows(logits)
+        return ids.tolist(), best.tolist()
+    # torch does not vectorise this: numpy is ten times as fast. The few logits one by one: behind a step, each call
+    # around an array costs some 10 us.
+    values = logits.numpy()
+    chosen: list[int] = values.argmax(axis=-1).tolist()
+    return chosen, [values.item(row, token_id) for row, token_id in enumerate(chosen)]
 
 
 def _apply_rules(

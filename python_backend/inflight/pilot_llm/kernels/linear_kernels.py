@@ -51,8 +51,8 @@ def _strip_rows(row_bytes, tile_rows):
 
 @njit(inline="always")
 def _most_panels(num_panels, num_rows, num_threads):
-    """Of a piece. Of many rows a panel is work for long: a thread that is held up should not hold many."""
-    return num_panels if num_rows < _MANY_ROWS else max(1, num_panels // (8 * num_threads))
+    """Of a piece. Of many rows an eighth of a thread's share: a thread that is held up should not hold much work."""
+    return num_panels if num_rows < _MANY_ROWS else num_panels // (8 * num_threads)
 
 
 @njit

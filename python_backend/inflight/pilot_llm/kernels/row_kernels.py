@@ -1,6 +1,6 @@
 """What is done to one row at a time: RMSNorm, the gated activation, and quantising the result for an int8 product.
 
-    quantised row [K]    ROW_TYPE  [ q0 q1 ... q63 | q64 ... ]   q = ROW_ZERO + round(value / scale), -127 .. 127
+    quantised row [K]    ROW_TYPE  [ q0 q1 ... q63 | q64 ... ]   q - ROW_ZERO = round(value / scale), -127 .. 127
     scales [groups]      float32   [ s0            | s1  ... ]   largest magnitude of the group / 127
 
 Each kernel is one thread's part of a stage (see team); called alone with a new progress, it does all rows. Results for

@@ -65,14 +65,14 @@ class KernelDecoder:
         self._attention = attention
         self._num_threads = num_threads
         self._buffers = _Buffers(config, 0)
-        self._num_rows, self._last_rows = 0, self._rows(0)
+        self._last_rows = self._rows(0)
         self._room = aligned_empty((num_threads, room_floats(_widest_product(config))), np.float32)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, sampled_rows: torch.Tensor) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows. The attention's step must have begun."""
         use_threads(self._num_threads)
-        if len(token_ids) != self._num_rows:
-            self._num_rows, self._last_rows = len(token_ids), self._rows(len(token_ids))
+        if len(self._last_rows[0]) != len(token_ids):
+            self._last_rows = self._rows(len(token_ids))
         attention, rows = self._attention, self._last_rows
         *step, scratch = attention.step()
         hidden = rows[0]
@@ -104,7 +104,7 @@ class KernelDecoder:
         return as_floats(self._embedding[token_ids])
 
     def _rows(self, num_rows: int) -> tuple[Any, ...]:
-        """As `decoder_layer` takes them."""
+        """As `decoder_layers` takes them."""
         if num_rows > self._buffers.max_rows:
             self._buffers = _Buffers(self._config, 1 << (num_rows - 1).bit_length())
         buffers, layer = self._buffers, self._layers[0]
