@@ -65,9 +65,7 @@ class TritonPythonModel:
         check(json.loads(args["model_config"]), self._contract, is_complete=True)
         tokenizer = HfTokenizer.from_folder(config.tokenizer)
         self._engine = Engine(config, load_runner(config), tokenizer, on_dead=self._unload)
-        self._metrics = TritonMetrics(
-            self._engine.metrics.snapshot, {"model": self._name, "version": args["model_version"]}
-        )
+        self._metrics = TritonMetrics(self._engine.metrics.snapshot, self._name, args["model_version"])
         self._request_numbers = itertools.count()
         # What is loaded stays: a full collection that walks through it holds up a step for a tenth of a second.
         gc.collect()

@@ -5,6 +5,7 @@ import json
 import queue
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,14 +106,23 @@ def get_status(url: str, path: str) -> int:
 
 
 def model_metrics(url: str, model: str) -> dict[str, float]:
-    """Our metrics of `model`: name (histograms: with _sum, _count, or _bucket{le}) -> value."""
+    """Our metrics of `model`: name (histograms: with _sum, _count, or _bucket{le}) -> value, of all its engines."""
+    found: dict[str, float] = defaultdict(float)
+    for metrics in engine_metrics(url, model).values():
+        for name, value in metrics.items():
+            found[name] += value
+    return dict(found)
+
+
+def engine_metrics(url: str, model: str) -> dict[str, dict[str, float]]:
+    """Engine -> name -> value, as in `model_metrics`."""
     connection = http.client.HTTPConnection(url, timeout=WAIT_S)
     try:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
     finally:
         connection.close()
-    found = {}
+    found: dict[str, dict[str, float]] = defaultdict(dict)
     for line in page.splitlines():
         match = re.fullmatch(r"(vllm:\w+)\{(.*)\} (\S+)", line)
         if match is None:
@@ -121,9 +131,10 @@ def model_metrics(url: str, model: str) -> dict[str, float]:
         if labels.pop("model", None) != model:
             continue
         labels.pop("version")
+        metrics = found[labels.pop("engine")]
         rest = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-        found[match[1] + (f"{{{rest}}}" if rest else "")] = float(match[3])
-    return found
+        metrics[match[1] + (f"{{{rest}}}" if rest else "")] = float(match[3])
+    return dict(found)
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> float:

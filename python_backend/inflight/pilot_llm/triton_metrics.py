@@ -1,4 +1,9 @@
-"""Shows the engine's counts on Triton's metrics endpoint, labelled with model and version.
+"""Shows the engine's counts on Triton's metrics endpoint, labelled with model, version and engine.
+
+Two engines never share a series: server 2.51 takes it away from both when the first ends, and what the second then says
+of it crashes the server. Engines of one model live side by side while a reload lets the old one finish, and with one
+instance per GPU. So `engine` is a number that the operating system gives to one process at a time: 0, or the smallest
+that no other engine of this model and server has. A killed engine leaves its series to the next one with its number.
 
 A value costs 20 to 40 us to update here (a message to the server), so the engine never does it. One thread does, once
 per period, for what has changed. It sleeps for good while the model is idle:
@@ -12,7 +17,11 @@ Shared state, under `_lock`: `_num_open`, `_is_awake` and `_is_closed`. Everythi
 and after its end to `close`. The lock is not held while anything is exported.
 """
 
+import errno
+import hashlib
 import math
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,12 +62,14 @@ _FINISHED = "vllm:request_success_total"
 class TritonMetrics:
     """One engine's values on the endpoint, from construction to `close`."""
 
-    def __init__(self, snapshot: Callable[[], MetricsSnapshot], labels: dict[str, str]) -> None:
-        """All values appear at once, as zeros; `snapshot` is asked by a thread of this object."""
+    def __init__(self, snapshot: Callable[[], MetricsSnapshot], model: str, version: str) -> None:
+        """All values appear at once, as zeros where no killed engine has left some; `snapshot` is asked by a thread of
+        this object."""
         self._snapshot = snapshot
         self._families: dict[str, Any] = {}
         self._metrics: dict[str, Any] = {}
-        self._create(labels)
+        engine, self._place = take_place(f"{os.getppid()}/{model}/{version}")
+        self._create({"model": model, "version": version, "engine": str(engine)})
         self._exported = snapshot()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -90,6 +101,7 @@ class TritonMetrics:
         # Triton drops a family only after its last metric.
         self._metrics.clear()
         self._families.clear()
+        self._place.close()
 
     def _run(self) -> None:
         while self._wait():
@@ -112,6 +124,7 @@ class TritonMetrics:
         kinds = pb_utils.MetricFamily
         for name in GAUGES:
             self._metrics[name] = self._family(name, kinds.GAUGE).Metric(labels=labels)
+            self._metrics[name].set(0)
         for name in COUNTERS:
             self._metrics[name] = self._family(name, kinds.COUNTER).Metric(labels=labels)
         family = self._family(_FINISHED, kinds.COUNTER)
@@ -142,6 +155,26 @@ class TritonMetrics:
     def _add(self, name: str, difference: int) -> None:
         if difference:
             self._metrics[name].increment(difference)
+
+
+def take_place(name: str) -> tuple[int, socket.socket]:
+    """The smallest number that no living process has under this name, taken until the socket is closed or we die.
+
+    The socket has an address in Linux's abstract namespace (unix(7)) and is never connected to: no file is left behind.
+    """
+    address = hashlib.sha256(name.encode()).hexdigest()[:32]  # An address holds 107 bytes.
+    number = 0
+    while True:
+        place = socket.socket(socket.AF_UNIX)
+        try:
+            place.bind(f"\0tritonpilot-{address}-{number}")
+        except OSError as error:
+            place.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            number += 1
+        else:
+            return number, place
 
 
 def new_observations(before: HistogramValues, after: HistogramValues) -> Iterator[float]:

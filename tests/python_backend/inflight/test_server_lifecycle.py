@@ -17,7 +17,7 @@ from pilot_client.errors import ModelNotReadyError, RequestTimeoutError
 from pilot_client.generate import generate, stream
 from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
-from pilot_testing.llm_clients import get_status, model_metrics, wait_for
+from pilot_testing.llm_clients import engine_metrics, get_status, model_metrics, wait_for
 from pilot_testing.tiny_llm import make_repository, write_model_json
 
 pytestmark = pytest.mark.triton
@@ -30,14 +30,17 @@ def is_ready(server: RunningServer) -> bool:
     return get_status(server.http_url, "/v2/models/tiny/ready") == 200
 
 
-def stub_of(server: RunningServer) -> psutil.Process:
-    """The process of the model's only instance."""
-    (stub,) = (
-        process
-        for process in psutil.Process(server.pid).children(recursive=True)
-        if process.name().startswith("triton_python")
-    )
-    return stub
+def stubs_of(server: RunningServer) -> list[psutil.Process]:
+    """One per living instance; a dead one's is a zombie until it is unloaded."""
+    processes = psutil.Process(server.pid).children(recursive=True)
+    return [process for process in processes if process.name().startswith("triton_python")]
+
+
+def replace_model(server: RunningServer, repository: Path, **settings: Any) -> None:
+    """Load the model with other settings; returns once the process of the old ones, which must be idle, has ended."""
+    write_model_json(repository, **SETTINGS | settings)
+    load(server.grpc_url, "tiny")
+    wait_for(lambda: len(stubs_of(server)) == 1, 10, "the old process to end")
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +114,38 @@ def test_an_unload_lets_what_runs_finish_and_takes_no_more(server: RunningServer
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text == oracle
 
 
-def test_a_killed_stub_ends_a_stream_by_its_deadline_and_a_reload_mends(server: RunningServer, oracle: str) -> None:
+def test_while_a_reload_lets_the_old_engine_finish_each_has_its_own_metrics(
+    server: RunningServer, repository: Path, oracle: str
+) -> None:
+    params = {"max_tokens": 2000, "temperature": 0, "ignore_eos": True}
+    expected = generate(server.grpc_url, "tiny", "Once", params).text
+    (old,) = engine_metrics(server.metrics_url, "tiny")
+    pieces = stream(server.grpc_url, "tiny", "Once", params)
+    text = next(pieces).text
+    write_model_json(repository, **SETTINGS, max_num_seqs=5)
+    load(server.grpc_url, "tiny")
+    (new,) = set(engine_metrics(server.metrics_url, "tiny")) - {old}
+    assert generate(server.grpc_url, "tiny", "Once", GREEDY).text == oracle
+    assert text + "".join(piece.text for piece in pieces) == expected
+    wait_for(lambda: set(engine_metrics(server.metrics_url, "tiny")) == {new}, 20, "the old engine's to go")
+    # Server 2.51 dies where a series is written that another engine has taken away.
+    generate(server.grpc_url, "tiny", "Once", params)
+    finished = "vllm:request_success_total{finished_reason=length}"
+    wait_for(lambda: model_metrics(server.metrics_url, "tiny")[finished] == 2, 5, "both of the new engine's")
+
+
+def test_a_killed_stub_ends_a_stream_by_its_deadline_and_a_reload_mends(
+    server: RunningServer, repository: Path, oracle: str
+) -> None:
+    # Tokens wait for company: server 2.51 aborts where its stub dies while the two hand a message over.
+    merging = {"stream_interval": 4000, "inflight": {"drain_s": 20.0, "stream_interval_ms": 60_000}}
+    replace_model(server, repository, **merging)
     params = {"max_tokens": 4000, "temperature": 0, "ignore_eos": True}
     pieces = stream(server.grpc_url, "tiny", "Once", params, timeout_s=3.0)
     next(pieces)
-    os.kill(stub_of(server).pid, signal.SIGKILL)
+    running = "vllm:num_requests_running"
+    wait_for(lambda: model_metrics(server.metrics_url, "tiny")[running] == 1, 5, "the stream to be counted")
+    os.kill(stubs_of(server)[0].pid, signal.SIGKILL)
     with pytest.raises((RequestTimeoutError, ModelNotReadyError), match=r"within 3 s|process"):
         list(pieces)
     with pytest.raises(ModelNotReadyError):
@@ -124,7 +154,9 @@ def test_a_killed_stub_ends_a_stream_by_its_deadline_and_a_reload_mends(server: 
     with contextlib.suppress(RequestTimeoutError):
         unload(server.grpc_url, "tiny", timeout_s=2.0)
     assert not is_ready(server)
+    write_model_json(repository, **SETTINGS)
     load(server.grpc_url, "tiny")
+    assert model_metrics(server.metrics_url, "tiny")[running] == 0
     assert generate(server.grpc_url, "tiny", "Once", GREEDY).text == oracle
 
 
