@@ -14,7 +14,14 @@ import tritonclient.grpc
 from pilot_client.errors import RequestTimeoutError
 from pilot_client.generate import stream
 from pilot_server.running import RunningServer
-from pilot_testing.llm_clients import bytes_tensor, generate_stream, grpc_inputs, model_metrics, wait_for
+from pilot_testing.llm_clients import (
+    bytes_tensor,
+    generate_stream,
+    grpc_inputs,
+    leave_generate_stream,
+    model_metrics,
+    wait_for,
+)
 
 pytestmark = pytest.mark.triton
 
@@ -64,13 +71,7 @@ def miss_a_client_deadline(server: RunningServer) -> None:
 
 
 def drop_generate_stream(server: RunningServer) -> None:
-    connection = http.client.HTTPConnection(server.http_url, timeout=30)
-    body = {"text_input": "Once", "parameters": {**LONG, "stream": True}}
-    connection.request("POST", "/v2/models/tiny/generate_stream", json.dumps(body))
-    response = connection.getresponse()
-    assert response.readline().startswith(b"data: ")
-    response.close()
-    connection.close()
+    leave_generate_stream(server.http_url, "tiny", {"text_input": "Once", "parameters": {**LONG, "stream": True}})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
-from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
 from pilot_testing.faulty_llm import FaultyModel
 from pilot_testing.llm_clients import model_metrics, wait_for
@@ -44,14 +43,9 @@ def test_survivors_get_their_oracles_when_all_run_at_once(tiny_server: RunningSe
     serve_many_of_whom_some_leave(tiny_server)
 
 
-def test_survivors_get_their_oracles_with_a_queue_and_preemption_and_the_server_keeps_nothing(
-    tight_server: RunningServer,
-) -> None:
+def test_survivors_get_their_oracles_with_a_queue_and_preemption(tight_server: RunningServer) -> None:
     serve_many_of_whom_some_leave(tight_server)
     assert model_metrics(tight_server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
-    # It could not unload the model else.
-    unload(tight_server.grpc_url, "tiny", timeout_s=30)
-    load(tight_server.grpc_url, "tiny")
 
 
 def serve_many_of_whom_some_leave(server: RunningServer) -> None:

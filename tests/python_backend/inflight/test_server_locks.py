@@ -10,6 +10,7 @@ from pilot_client.generate import stream
 from pilot_client.repository import unload
 from pilot_server.embedded import start_embedded
 from pilot_testing.engine_locks import make_recorded_repository, read_report, unexpected
+from pilot_testing.llm_clients import leave_generate_stream
 
 pytestmark = pytest.mark.triton
 
@@ -23,10 +24,12 @@ def test_no_lock_is_held_across_a_send_a_question_or_an_export_of_metrics(tmp_pa
 
         def client(number: int) -> None:
             params = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
-            leaves_after = random.Random(number).choice([1, 3, 1000])
-            for count, _piece in enumerate(stream(server.grpc_url, "tiny", "Once", params), start=1):
-                if count == leaves_after:
-                    break
+            leaves_after = random.Random(number).choice([1, 3, None])
+            if leaves_after is None:
+                assert list(stream(server.grpc_url, "tiny", "Once", params))
+            else:
+                body = {"text_input": "Once", "parameters": {**params, "stream": True}}
+                leave_generate_stream(server.http_url, "tiny", body, leaves_after)
 
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(client, range(48)))
