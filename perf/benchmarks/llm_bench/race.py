@@ -19,7 +19,7 @@ _LONGEST_RUN_S = 1800
 # A precision of ours -> what the peer offers that is nearest, and what else of it should be beaten.
 PRECISIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
     OURS: {name: [name] for name in SETTINGS},
-    "openvino": {"fp32": ["fp32"], "int8": ["int8", "int4"]},
+    "openvino": {"fp32": ["fp32"], "int8": ["int8", "int4", "bf16"]},
     "vllm": {"fp32": ["fp32"], "int8": ["int8"]},
     "llamacpp": {"fp32": ["fp32"], "int8": ["int8", "int4"]},
     "ortgenai": {"fp32": ["fp32"], "int8": ["int4"]},

@@ -6,14 +6,20 @@ from typing import Any
 
 from protocol import THREADS, Stamps, parse, report
 
-arguments = parse(["fp32", "int8", "int4"])
+arguments = parse(["fp32", "bf16", "int8", "int4"])
 
 import numpy as np  # noqa: E402
 import openvino  # noqa: E402
 import openvino_genai  # noqa: E402
 
+# Unless it is told otherwise, it computes in bfloat16 on a CPU that has that, whatever the weights are.
+PROPERTIES = {"fp32": {"INFERENCE_PRECISION_HINT": "f32"}, "bf16": {"INFERENCE_PRECISION_HINT": "bf16"}}
+WEIGHTS = {"bf16": "fp32"}
+
 
 def main() -> None:
+    if arguments.precision == "bf16" and "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise SystemExit("this CPU has no bfloat16 arithmetic")
     started_s = time.perf_counter()
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.max_num_seqs = arguments.in_flight
@@ -22,7 +28,10 @@ def main() -> None:
     scheduler.dynamic_split_fuse = True
     scheduler.enable_prefix_caching = True
     pipeline = openvino_genai.ContinuousBatchingPipeline(
-        str(arguments.data / arguments.precision), scheduler, "CPU", {"INFERENCE_NUM_THREADS": THREADS}
+        str(arguments.data / WEIGHTS.get(arguments.precision, arguments.precision)),
+        scheduler,
+        "CPU",
+        {"INFERENCE_NUM_THREADS": THREADS, **PROPERTIES.get(arguments.precision, {})},
     )
     load_s = time.perf_counter() - started_s
     num_rounds = 0

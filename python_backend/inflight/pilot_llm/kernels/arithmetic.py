@@ -6,7 +6,7 @@ All kernels divide as numpy does (`error_model`): a sequence that is not finite 
 import numpy as np
 from numba import njit
 
-from pilot_llm.kernels.machine_code import float_from_bits
+from pilot_llm.kernels.machine_code import float_from_bits, fma, larger
 
 _F = np.float32
 # Adding and taking away 1.5 * 2^23 rounds a float32 below 2^22 to the nearest whole number, ties to even.
@@ -29,11 +29,11 @@ def rounded(x):
 def exp(x):
     """e^x for float32 up to 88; 0 below -87, since a denormal number costs a hundred normal ones."""
     bounded = min(max(x, _SMALLEST), _LARGEST)
-    whole = rounded(bounded * _LOG2_E)
-    f = bounded - whole * _LN2_HIGH - whole * _LN2_LOW
-    p = ((((_P5 * f + _P4) * f + _P3) * f + _P2) * f + _P1) * f + _P0
+    whole = fma(bounded, _LOG2_E, _ROUNDER) - _ROUNDER
+    f = fma(whole, -_LN2_LOW, fma(whole, -_LN2_HIGH, bounded))
+    p = fma(fma(fma(fma(fma(_P5, f, _P4), f, _P3), f, _P2), f, _P1), f, _P0)
     power = float_from_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
-    return (p * f * f + f + _F(1)) * power if x > _SMALLEST else _F(0)
+    return (fma(p * f, f, f) + _F(1)) * power if x > _SMALLEST else _F(0)
 
 
 @njit(inline="always", error_model="numpy")
@@ -56,9 +56,17 @@ def nan_unless_finite(row):
     return _F(0) * sum_of_squares(row)
 
 
-@njit(fastmath={"reassoc", "nnan", "nsz"})
+@njit
+def largest(row):
+    most = row[0]
+    for index in range(1, len(row)):
+        most = larger(most, row[index])
+    return most
+
+
+@njit
 def largest_magnitude(row):
-    largest = _F(0)
+    most = _F(0)
     for index in range(len(row)):
-        largest = max(largest, abs(row[index]))
-    return largest
+        most = larger(most, abs(row[index]))
+    return most

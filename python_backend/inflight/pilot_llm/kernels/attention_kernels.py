@@ -23,7 +23,7 @@ others share its piece. Keys that are not written yet are not read.
 import numpy as np
 from numba import njit, prange
 
-from pilot_llm.kernels.arithmetic import exp, largest_magnitude, nan_unless_finite, rounded, sum_of_squares
+from pilot_llm.kernels.arithmetic import exp, largest, largest_magnitude, nan_unless_finite, rounded, sum_of_squares
 from pilot_llm.kernels.features import FMA_ROWS
 from pilot_llm.kernels.machine_code import (
     LANES,
@@ -46,6 +46,8 @@ _F = np.float32
 _HIDDEN = _F(-3.0e38)
 # Queries x heads of a piece: enough to share the reading of a block, few enough that their scores stay in the cache.
 _VECTORS_PER_PIECE = 24
+# That a tile asks memory for: the next one would be needed before it is there.
+_BLOCKS_AHEAD = 2
 
 
 def rows_per_piece(heads_per_kv: int) -> int:
@@ -151,6 +153,12 @@ def rotate_and_store(heads, shape, positions, slots, rotary, rotates, norms, cac
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _scale(vector, factor, target):
+    for index in range(len(vector)):
+        target[index] = vector[index] * factor
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _softmax(scores, first_seen, end_seen, lanes):
     """Scores -> e^(score - largest), 0 for keys outside first_seen .. end_seen - 1; gives their sum.
 
@@ -158,14 +166,12 @@ def _softmax(scores, first_seen, end_seen, lanes):
     """
     scores[:first_seen] = _HIDDEN
     scores[end_seen:] = _HIDDEN
-    largest = _HIDDEN
-    for index in range(len(scores)):
-        largest = max(largest, scores[index])
+    most = largest(scores)
     lanes[:] = 0
     for start in range(0, len(scores), LANES):
         block = scores[start : start + LANES]
         for lane in range(LANES):
-            weight = exp(block[lane] - largest)
+            weight = exp(block[lane] - most)
             block[lane] = weight
             lanes[lane] += weight
     total = _F(0)
@@ -204,7 +210,7 @@ def _multiply_block(vectors, row, row_stride, block, following, element, head_di
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _readable(vectors, block, following, element, head_dim, unpacked):
-    """Addresses of a block and the next, and the type to read them by: float32, if more than one tile reads it."""
+    """Addresses of a block and a later one, and the type to read them by: float32, if more than one tile reads it."""
     if element == FLOAT32 or vectors <= FMA_ROWS:
         return block, following, element
     if element == FLOAT16:
@@ -234,17 +240,15 @@ def _attend_piece(
     sums, rest = rest[:vectors], rest[vectors:]
     scores = rest[: vectors * num_keys].reshape(vectors, num_keys)
 
-    for number in range(num_rows):
-        for head in range(shared):
-            start = (kv_head * shared + head) * head_dim
-            for index in range(head_dim):
-                queries[number * shared + head, index] = heads[first_row + number, start + index] * scale
+    for row in range(vectors):
+        start = (kv_head * shared + row % shared) * head_dim
+        _scale(heads[first_row + row // shared, start : start + head_dim], scale, queries[row])
 
     head_bytes = kv_head * keys.strides[1]
     depth, wide, row_bytes = np.int64(head_dim), np.int64(head_dim * 4), np.int64(num_keys * 4)
     for index in range(num_blocks):
         block = np.int64(blocks[first_block + index])
-        following = np.int64(blocks[first_block + min(index + 1, num_blocks - 1)])
+        following = np.int64(blocks[first_block + min(index + _BLOCKS_AHEAD, num_blocks - 1)])
         source, later, kind = _readable(
             vectors, address(keys) + block * keys.strides[0] + head_bytes,
             address(keys) + following * keys.strides[0] + head_bytes, element, depth, unpacked
@@ -271,7 +275,7 @@ def _attend_piece(
             for row in range(vectors):
                 for token in range(written):
                     scores[row, index * BLOCK_SIZE + token] *= value_scales[block, kv_head, token]
-        following = np.int64(blocks[first_block + min(index + 1, num_blocks - 1)])
+        following = np.int64(blocks[first_block + min(index + _BLOCKS_AHEAD, num_blocks - 1)])
         source, later, kind = _readable(
             vectors, address(values) + block * values.strides[0] + head_bytes,
             address(values) + following * values.strides[0] + head_bytes, element, depth, unpacked
@@ -281,12 +285,9 @@ def _attend_piece(
             address(answers), wide, address(zeros), written,
         )  # fmt: skip
 
-    for number in range(num_rows):
-        for head in range(shared):
-            start, row = (kv_head * shared + head) * head_dim, number * shared + head
-            factor = _F(1) / sums[row]
-            for index in range(head_dim):
-                out[first_row + number, start + index] = answers[row, index] * factor
+    for row in range(vectors):
+        start = (kv_head * shared + row % shared) * head_dim
+        _scale(answers[row], _F(1) / sums[row], out[first_row + row // shared, start : start + head_dim])
 
 
 @njit(inline="always")

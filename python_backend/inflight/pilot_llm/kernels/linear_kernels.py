@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
-from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
+from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS, second_level_bytes
 from pilot_llm.kernels.machine_code import (
     LANES,
     dot_tile,
@@ -34,7 +34,7 @@ from pilot_llm.kernels.machine_code import (
 )
 from pilot_llm.kernels.team import address, new_progress, shrinking_pieces
 
-_STRIP_BYTES = 192 * 1024
+_STRIP_BYTES = second_level_bytes() * 3 // 8
 # From so many rows on, a bfloat16 panel is turned into float32 once instead of in every tile.
 _UNPACK_ROWS = 3 * FMA_ROWS
 # Without VNNI, from so many rows on, an int8 panel is turned into 16-bit numbers once.

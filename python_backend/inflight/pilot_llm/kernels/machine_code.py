@@ -297,6 +297,26 @@ def float_from_bits(typing_context, bits):
     return types.float32(types.int32), codegen
 
 
+@intrinsic
+def larger(typing_context, one, other):
+    """The larger of two float32; either, if one is NaN. LLVM makes a loop of it vector code, and not one of `max`."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return _call(builder, "llvm.maxnum.f32", _F32, *arguments, fastmath=("nnan", "nsz"))
+
+    return types.float32(types.float32, types.float32), codegen
+
+
+@intrinsic
+def fma(typing_context, factor, other, addend):
+    """factor * other + addend of float32, rounded once."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return _call(builder, "llvm.fma.f32", _F32, *arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
 def make_store(element: str) -> Any:
     """Store one float32 at an address, rounded to `element` (int8: it must be whole and in range)."""
 
@@ -376,9 +396,10 @@ def _half(builder: Builder, values: Value, side: int) -> Value:
     return builder.shuffle_vector(values, ir.Constant(values.type, ir.Undefined), lanes)
 
 
-def _call(builder: Builder, name: str, result: Any, *arguments: Value) -> Value:
+def _call(builder: Builder, name: str, result: Any, *arguments: Value, fastmath: tuple[str, ...] = ()) -> Value:
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, arguments, fastmath=fastmath)
 
 
 def _store_rows(builder: Builder, sums: list[Value], out: Value, out_stride: Value, accumulate: Value) -> None:

@@ -8,7 +8,7 @@ import torch
 from numba import njit
 
 from pilot_llm.kernels import reference, row_kernels
-from pilot_llm.kernels.arithmetic import exp
+from pilot_llm.kernels.arithmetic import exp, largest, largest_magnitude
 from pilot_llm.kernels.packing import ROW_TYPE, ROW_ZERO, group_depth
 from pilot_llm.kernels.team import new_progress
 
@@ -118,3 +118,14 @@ def test_exp_is_right_to_the_last_bits_and_zero_where_it_would_be_denormal() -> 
     all_exp(values, out)
     np.testing.assert_allclose(out[:-3], np.exp(values[:-3].astype(np.float64)), rtol=3e-7)
     assert out[-3:].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("count", [16, 32, 64, 368])
+def test_the_largest_is_found_wherever_it_stands(count: int) -> None:
+    for place in range(count):
+        row = np.full(count, -3.0, np.float32)
+        row[place] = -1.0
+        assert largest(row) == -1.0
+        row[place] = -5.0
+        assert largest_magnitude(row) == 5.0
+    assert largest(np.full(count, -np.inf, np.float32)) == -np.inf
