@@ -97,13 +97,16 @@ def generate_stream(url: str, model: str, body: Any) -> tuple[int, list[dict[str
 
 
 def leave_generate_stream(url: str, model: str, body: Any, after: int = 1) -> None:
-    """Drop the connection after so many events. Server 2.51 may keep a gRPC stream that is cancelled, and then never
-    unloads its model; it keeps none of these."""
+    """Drop the connection after so many events, or at the end. Server 2.51 may keep a gRPC stream that is cancelled
+    and then never unload its model; it keeps none of these."""
     connection = http.client.HTTPConnection(url, timeout=WAIT_S)
     connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps(body))
     response = connection.getresponse()
     for _ in range(after):
-        assert response.readline().startswith(b"data: ")
+        line = response.readline()
+        if not line:
+            break
+        assert line.startswith(b"data: ")
         assert response.readline() == b"\n"
     response.close()
     connection.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+_L2_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
@@ -35,6 +36,12 @@ def free_memory_bytes(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> int:
         if limit is not None and used is not None and limit.isdigit():
             return max(0, min(free, int(limit) - int(used)))
     return free
+
+
+def second_level_bytes(size: Path = _L2_SIZE) -> int:
+    """Of a core's second-level cache; 512 KiB where the kernel does not say."""
+    kibibytes = (_read(size) or "").removesuffix("K")
+    return int(kibibytes) * 1024 if kibibytes.isdigit() else 512 * 1024
 
 
 def _read(path: Path) -> str | None:

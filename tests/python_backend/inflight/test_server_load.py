@@ -10,9 +10,10 @@ import pytest
 
 from pilot_client.errors import ModelNotReadyError
 from pilot_client.generate import generate, stream
+from pilot_client.repository import load, unload
 from pilot_server.running import RunningServer
 from pilot_testing.faulty_llm import FaultyModel
-from pilot_testing.llm_clients import model_metrics, wait_for
+from pilot_testing.llm_clients import leave_generate_stream, model_metrics, wait_for
 
 pytestmark = pytest.mark.triton
 
@@ -43,12 +44,17 @@ def test_survivors_get_their_oracles_when_all_run_at_once(tiny_server: RunningSe
     serve_many_of_whom_some_leave(tiny_server)
 
 
-def test_survivors_get_their_oracles_with_a_queue_and_preemption(tight_server: RunningServer) -> None:
-    serve_many_of_whom_some_leave(tight_server)
+def test_survivors_get_their_oracles_with_a_queue_and_preemption_and_the_server_keeps_nothing(
+    tight_server: RunningServer,
+) -> None:
+    serve_many_of_whom_some_leave(tight_server, over_http=True)
     assert model_metrics(tight_server.metrics_url, "tiny")["vllm:num_preemptions_total"] > 0
+    # It could not unload the model else.
+    unload(tight_server.grpc_url, "tiny", timeout_s=30)
+    load(tight_server.grpc_url, "tiny")
 
 
-def serve_many_of_whom_some_leave(server: RunningServer) -> None:
+def serve_many_of_whom_some_leave(server: RunningServer, *, over_http: bool = False) -> None:
     url = server.grpc_url
     oracles = {}
     for client in range(NUM_CLIENTS):
@@ -58,6 +64,10 @@ def serve_many_of_whom_some_leave(server: RunningServer) -> None:
 
     def run(client: int) -> str | None:
         """The whole text, or None for a client that left."""
+        if over_http and client in leaves_after:
+            body = {"text_input": prompt(client), "parameters": {**params(client), "stream": True}}
+            leave_generate_stream(server.http_url, "tiny", body, leaves_after[client])
+            return None
         text, pieces = "", stream(url, "tiny", prompt(client), params(client))
         for count, piece in enumerate(pieces, start=1):
             text += piece.text

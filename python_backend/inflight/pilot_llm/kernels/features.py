@@ -3,7 +3,6 @@ without an exception, over an instruction that this CPU lacks.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from llvmlite import binding
 from numba import config
@@ -34,17 +33,6 @@ MISSING = sorted({"avx2", "fma", "f16c"} - _features)
 
 IS_HOST = _features == offered(_host, None, None, True)
 """Whether Numba compiles for this CPU as it is."""
-
-_L2_SIZE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-
-
-def second_level_bytes(size: Path = _L2_SIZE) -> int:
-    """Of a core's second-level cache; 512 KiB where the kernel does not say."""
-    try:
-        return int(size.read_text().strip().removesuffix("K")) * 1024
-    except (OSError, ValueError):
-        return 512 * 1024
-
 
 HAS_AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= _features
 HAS_VNNI = HAS_AVX512 and "avx512vnni" in _features

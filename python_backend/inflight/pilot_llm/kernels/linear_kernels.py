@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
-from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS, second_level_bytes
+from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
 from pilot_llm.kernels.machine_code import (
     LANES,
     dot_tile,
@@ -33,6 +33,7 @@ from pilot_llm.kernels.machine_code import (
     widen_int8,
 )
 from pilot_llm.kernels.team import address, new_progress, shrinking_pieces
+from pilot_llm.machine import second_level_bytes
 
 _STRIP_BYTES = second_level_bytes() * 3 // 8
 # From so many rows on, a bfloat16 panel is turned into float32 once instead of in every tile.

@@ -13,7 +13,7 @@ fused multiply-add. LLVM splits the 16 lanes into registers as the CPU has them:
 
 A row's sums run over the depth in this one order, whatever other rows are in the tile: no answer depends on the batch.
 
-While a tile reads its panel it asks for `following`, the panel that is read next, so that memory works meanwhile too.
+While a tile reads its panel it asks for `following`, a panel that is read soon, so that memory works meanwhile too.
 
 An intrinsic here is a Python function that writes IR while Numba compiles its caller. Addresses and strides are in
 bytes; nobody checks bounds. `rows` is 1 .. the tile's maximum: each height has a loop of its own, chosen by a switch.

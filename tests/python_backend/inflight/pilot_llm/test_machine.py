@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot_llm.machine import free_memory_bytes, usable_cpus
+from pilot_llm.machine import free_memory_bytes, second_level_bytes, usable_cpus
 
 
 def write(root: Path, **files: str) -> Path:
@@ -47,3 +47,15 @@ def test_free_memory_is_what_machine_and_container_leave(tmp_path: Path, files: 
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  99999 kB\nMemAvailable:  1000 kB\n")
     assert free_memory_bytes(write(tmp_path, **files), meminfo) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "num_bytes"), [("1024K\n", 1 << 20), ("2048K", 2 << 20), ("", 512 << 10), (None, 512 << 10)]
+)
+def test_the_second_level_cache_is_what_the_kernel_says_or_small(
+    tmp_path: Path, said: str | None, num_bytes: int
+) -> None:
+    size = tmp_path / "size"
+    if said is not None:
+        size.write_text(said)
+    assert second_level_bytes(size) == num_bytes

@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from pilot_llm.kernels.features import offered, second_level_bytes
+from pilot_llm.kernels.features import offered
 
 HOST = {"avx2": True, "fma": True, "f16c": True, "avx512f": False, "sse2": True}
 
@@ -27,18 +26,6 @@ def test_features_are_those_that_numba_compiles_for(
     cpu_name: str | None, cpu_features: str | None, enable_avx: int, expected: set[str]
 ) -> None:
     assert offered(HOST, cpu_name, cpu_features, enable_avx) == expected
-
-
-@pytest.mark.parametrize(
-    ("said", "num_bytes"), [("1024K\n", 1 << 20), ("2048K", 2 << 20), ("", 512 << 10), (None, 512 << 10)]
-)
-def test_the_second_level_cache_is_what_the_kernel_says_or_small(
-    tmp_path: Path, said: str | None, num_bytes: int
-) -> None:
-    size = tmp_path / "size"
-    if said is not None:
-        size.write_text(said)
-    assert second_level_bytes(size) == num_bytes
 
 
 def test_numba_for_a_generic_cpu_means_torch_and_no_abort() -> None:
