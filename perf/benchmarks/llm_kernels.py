@@ -177,7 +177,7 @@ def attention(config: DecoderConfig, repetitions: int, num_threads: int) -> dict
                 num_threads=num_threads,
             )
             for layer in paged._layers:
-                for array in (layer.keys, layer.values, layer.key_scales, layer.value_scales):
+                for array in (layer.keys, layer.values):
                     array.fill(0)
             paged.begin_step(batch)
             candidates[f"ours {element}"] = lambda paged=paged, packed=packed, out=out: paged.attend(0, packed, out)

@@ -11,9 +11,10 @@ from pilot_llm.batch import SequenceStep, build_batch
 from pilot_llm.config import EngineConfig
 from pilot_llm.kernel_path import cache_element
 from pilot_llm.kernels.features import INSTRUCTIONS
+from pilot_llm.kernels.kv_block import block_bytes
 from pilot_llm.kernels.linears import FloatLinear, Int8Linear, KernelLinear
 from pilot_llm.kernels.threads import max_threads
-from pilot_llm.kv_size import block_bytes, decide_num_blocks
+from pilot_llm.kv_size import decide_num_blocks
 from pilot_llm.loader import load_weights
 from pilot_llm.machine import free_memory_bytes, usable_cpus
 from pilot_llm.models.decoder import DecoderWeights
@@ -41,10 +42,7 @@ def load_kernel_runner(config: EngineConfig, model: DecoderConfig, max_model_len
         device=torch.device("cpu"),
     )
     element = cache_element(config)
-    scale_bytes = 4 if element == "int8" else 0
-    bytes_per_block = block_bytes(
-        model.num_layers, config.block_size, model.num_kv_heads * (model.head_dim * ELEMENTS[element][1] + scale_bytes)
-    )
+    bytes_per_block = model.num_layers * model.num_kv_heads * block_bytes(ELEMENTS[element], model.head_dim)
     num_blocks = decide_num_blocks(
         config,
         bytes_per_block=bytes_per_block,

@@ -8,11 +8,12 @@ import numpy as np
 from pilot_llm.attention.torch_paged import CacheShape
 from pilot_llm.batch import Batch
 from pilot_llm.kernels import attention_kernels as kernels
+from pilot_llm.kernels import kv_block
 from pilot_llm.kernels.memory import Array, aligned_empty
 from pilot_llm.kernels.team import new_progress
 
-ELEMENTS = {"float32": (kernels.FLOAT32, 4), "float16": (kernels.FLOAT16, 2), "int8": (kernels.INT8, 1)}
-"""Types of the cache's elements: the kernels' number for it, and its bytes."""
+ELEMENTS = {"float32": kv_block.FLOAT32, "float16": kv_block.FLOAT16, "int8": kv_block.INT8}
+"""Types of the cache's elements: the kernels' numbers for them."""
 
 _NO_WEIGHT = np.empty(0, np.float32)
 
@@ -32,12 +33,10 @@ class HeadNorms:
 
 @dataclass(frozen=True)
 class _LayerCache:
-    """Bytes of keys and values, and for int8 their scales."""
+    """Bytes [blocks, kv heads, bytes of a block]."""
 
     keys: Array
     values: Array
-    key_scales: Array
-    value_scales: Array
 
 
 class CpuPagedAttention:
@@ -51,24 +50,15 @@ class CpuPagedAttention:
         self._windows = shape.windows
         self.shape = num_heads, shape.num_kv_heads, shape.head_dim
         """As the kernels take it."""
-        self._element, element_bytes = ELEMENTS[element]
+        self._element = ELEMENTS[element]
         self._rotary = rotary
         self._num_threads = num_threads
-        num_kv_heads = shape.num_kv_heads
-        # A row of zeros in place of scales keeps one signature for all types: a kernel is compiled once.
-        scaled_blocks = shape.num_blocks if self._element == kernels.INT8 else 1
-        size = (shape.num_blocks, num_kv_heads, shape.head_dim * kernels.BLOCK_SIZE * element_bytes)
-        scales = (scaled_blocks, num_kv_heads, kernels.BLOCK_SIZE)
-        # Not zeroed: pages that no block has used yet cost no memory and no time.
-        self._layers = [
-            _LayerCache(
-                aligned_empty(size, np.uint8),
-                aligned_empty(size, np.uint8),
-                aligned_empty(scales, np.float32),
-                aligned_empty(scales, np.float32),
-            )
-            for _ in shape.windows
-        ]
+        element_bytes = [kind(self._element, shape.head_dim) for kind in (kv_block.key_bytes, kv_block.value_bytes)]
+        # One array for all layers, which gets huge pages sooner than many. Not zeroed: pages that no block has used yet
+        # cost no memory and no time.
+        size = len(shape.windows), shape.num_blocks, shape.num_kv_heads
+        keys, values = (aligned_empty((*size, count), np.uint8) for count in element_bytes)
+        self._layers = [_LayerCache(*sides) for sides in zip(keys, values, strict=True)]
         self._scratch = np.empty((num_threads, 0), np.float32)
         self._step: tuple[Array, ...] | None = None
 
@@ -79,14 +69,14 @@ class CpuPagedAttention:
         needed = kernels.scratch_floats(heads_per_kv, head_dim, longest)
         if needed > self._scratch.shape[1]:
             # A quarter more than needed, so that a growing sequence does not ask at every step.
-            self._scratch = np.empty((self._num_threads, needed + needed // 4), np.float32)
+            self._scratch = np.empty((self._num_threads, needed + needed // 8 * 2), np.float32)
         work = kernels.cut_into_pieces(batch.query_start, batch.context_lens, kernels.rows_per_piece(heads_per_kv))
         self._step = batch.positions, batch.slots, self._rotary, batch.block_table, work, self._scratch
 
-    def cache(self, layer: int) -> tuple[Array, Array, Array, Array, int]:
+    def cache(self, layer: int) -> tuple[Array, Array, int]:
         """As the kernels take it."""
         cache = self._layers[layer]
-        return cache.keys, cache.values, cache.key_scales, cache.value_scales, self._element
+        return cache.keys, cache.values, self._element
 
     def window(self, layer: int) -> int:
         """Latest keys that a query sees, 0 for all."""
@@ -119,8 +109,5 @@ class CpuPagedAttention:
             return
         sources, destinations = np.array(pairs, dtype=np.int64).T
         for cache in self._layers:
-            arrays = [cache.keys, cache.values]
-            if self._element == kernels.INT8:
-                arrays += [cache.key_scales, cache.value_scales]
-            for array in arrays:
+            for array in (cache.keys, cache.values):
                 array[destinations] = array[sources]

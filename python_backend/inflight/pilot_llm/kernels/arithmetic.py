@@ -6,7 +6,7 @@ All kernels divide as numpy does (`error_model`): a sequence that is not finite 
 import numpy as np
 from numba import njit
 
-from pilot_llm.kernels.machine_code import float_from_bits, fma, larger
+from pilot_llm.kernels.machine_code import bits_of, float_from_bits, fma, larger
 
 _F = np.float32
 # Adding and taking away 1.5 * 2^23 rounds a float32 below 2^22 to the nearest whole number, ties to even.
@@ -17,7 +17,15 @@ _LN2_HIGH, _LN2_LOW = _F(0.693359375), _F(-2.12194440e-4)
 # exp(f) = 1 + f + f^2 * p(f) on |f| <= log(2) / 2, to the last bit or two of float32. Source: Cephes, expf.
 _P5, _P4, _P3 = _F(1.9875691500e-4), _F(1.3981999507e-3), _F(8.3334519073e-3)
 _P2, _P1, _P0 = _F(4.1665795894e-2), _F(1.6666665459e-1), _F(5.0000001201e-1)
+_WITHOUT_SIGN = np.int32(0x7FFFFFFF)
 _SMALLEST, _LARGEST = _F(-87.0), _F(88.0)
+
+
+@njit(inline="always")
+def even_part(count, most):
+    """How large the parts of `count` are, as few as there must be if none is above `most`, and about equal."""
+    num_parts = (count + most - 1) // most
+    return (count + num_parts - 1) // num_parts
 
 
 @njit(inline="always", error_model="numpy")
@@ -51,12 +59,6 @@ def sum_of_squares(row):
 
 
 @njit
-def nan_unless_finite(row):
-    """0, or NaN: added to the scale of a quantised row, it keeps what 8 bit cannot say."""
-    return _F(0) * sum_of_squares(row)
-
-
-@njit
 def largest(row):
     most = row[0]
     for index in range(1, len(row)):
@@ -66,7 +68,16 @@ def largest(row):
 
 @njit
 def largest_magnitude(row):
-    most = _F(0)
+    """NaN or infinite, if one of the row is: without its sign, a float32 is the larger the larger its bits are."""
+    most = np.int32(0)
     for index in range(len(row)):
-        most = larger(most, abs(row[index]))
-    return most
+        most = max(most, bits_of(row[index]) & _WITHOUT_SIGN)
+    return float_from_bits(most)
+
+
+@njit(inline="always", error_model="numpy")
+def quantized_by(most, steps):
+    """The scale of numbers up to `most` in whole ones up to `steps`, and the factor that makes them such. The scale is
+    NaN unless `most` is finite: it keeps what whole numbers cannot say.
+    """
+    return most / steps + _F(0) * most, steps / most if most > _F(0) else _F(0)

@@ -1,53 +1,30 @@
-"""Paged attention and the KV cache that it reads. A block holds 16 tokens of one kv head:
+"""Paged attention: what a step writes to the KV cache, and how the work on it is cut and shared out.
 
-    keys of a block  [dim][16 tokens]           values of a block  [dim / 16][16 tokens][16 dims]
+    cache of a layer: keys [blocks][kv heads][bytes], values [blocks][kv heads][bytes]
 
-         d=0   [t0 t1 ... t15]                       dims 0..15    t0  [d0 d1 ... d15]
-         d=1   [t0 t1 ... t15]                                     t1  [d0 d1 ... d15]  ...
-         ...                                         dims 16..31   t0  [d16 ... d31]    ...
-
-    cache of a layer [blocks][kv heads][head_dim * 16]; for int8 also a scale per token and kv head,
-    [blocks][kv heads][16]
-
-Both are panels of the fma tile (see machine_code): 16 scores are a product of a query with a block of keys, 16 dims of
-the answer one of the 16 weights with a panel of values. So attention is the tile, a softmax between, and no more.
-
-A piece of work is a few queries that stand one behind the other in a sequence, with all query heads of one kv head:
+`attention_floats` and `attention_int8` draw what a block of a kv head holds, and compute scores and answers; a softmax
+is between the two. A piece of work is a few queries that stand one behind the other in a sequence, with all query heads
+of one kv head:
 
     scores [queries x heads][keys]   row r of them is query r // heads_per_kv
 
 Keys that a query must not see get the weight 0, and adding 0 changes no bit: a query's answer does not depend on which
-others share its piece. Keys that are not written yet are not read.
+others share its piece.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from pilot_llm.kernels.arithmetic import exp, largest, largest_magnitude, nan_unless_finite, rounded, sum_of_squares
-from pilot_llm.kernels.features import FMA_ROWS
-from pilot_llm.kernels.machine_code import (
-    LANES,
-    fma_tile_f16,
-    fma_tile_f32,
-    fma_tile_i8,
-    store_f16,
-    store_f32,
-    store_i8,
-    unpack_f16,
-    unpack_i8,
-)
+from pilot_llm.kernels import attention_floats, attention_int8
+from pilot_llm.kernels.arithmetic import exp, largest, sum_of_squares
+from pilot_llm.kernels.kv_block import BLOCK_SIZE, INT8
+from pilot_llm.kernels.machine_code import LANES
 from pilot_llm.kernels.team import address, new_progress, pieces, rows_each
-
-BLOCK_SIZE = LANES
-FLOAT32, FLOAT16, INT8 = 0, 1, 2
-"""How elements of the cache are stored. The cache itself is an array of bytes."""
 
 _F = np.float32
 _HIDDEN = _F(-3.0e38)
 # Queries x heads of a piece: enough to share the reading of a block, few enough that their scores stay in the cache.
 _VECTORS_PER_PIECE = 24
-# That a tile asks memory for: the next one would be needed before it is there.
-_BLOCKS_AHEAD = 2
 
 
 def rows_per_piece(heads_per_kv: int) -> int:
@@ -78,7 +55,11 @@ def scratch_floats(heads_per_kv: int, head_dim: int, num_keys: int) -> int:
     """What a thread needs for a piece whose last query sees `num_keys`."""
     vectors = rows_per_piece(heads_per_kv) * heads_per_kv
     keys = (num_keys + 2 * BLOCK_SIZE) // BLOCK_SIZE * BLOCK_SIZE
-    return vectors * (2 * head_dim + keys + 1) + head_dim * BLOCK_SIZE + 2 * LANES
+    room: int = max(
+        attention_floats.room_floats(vectors, head_dim), attention_int8.room_floats(vectors, head_dim, keys)
+    )
+    # An even number, so that numbers of 8 bytes can lie in every thread's.
+    return (LANES + vectors * (keys + 2) + room + 1) // 2 * 2
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -98,35 +79,16 @@ def _rotate(head, cos, sin):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _store(vector, base, inner, outer, element, scales, token):
-    """Put element i of a head at base + (i // 16) * outer + (i % 16) * inner, counted in elements."""
-    if element == INT8:
-        largest = largest_magnitude(vector)
-        scales[token] = largest / _F(127) + nan_unless_finite(vector)
-        factor = _F(127) / largest if largest > 0 else _F(0)
-    for index in range(len(vector)):
-        place = (index // LANES) * outer + (index % LANES) * inner
-        if element == FLOAT32:
-            store_f32(base + place * 4, vector[index])
-        elif element == FLOAT16:
-            store_f16(base + place * 2, vector[index])
-        else:
-            store_i8(base + place, rounded(vector[index] * factor))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def rotate_and_store(heads, shape, positions, slots, rotary, rotates, norms, cache, progress, stage):
     """One thread's part (see team): norm queries and keys, if the weights are not empty, and rotate them, in place;
-    write keys and values to their slots.
+    write keys and values to their slots. int8 leaves them quantised in `heads`.
 
     heads [M, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values. rotary [positions, 2, head_dim / 2].
-    shape: num_heads, num_kv_heads, head_dim. norms: weights of queries and keys, eps. cache: keys, values, key scales,
-    value scales, element.
+    shape: num_heads, num_kv_heads, head_dim. norms: weights of queries and keys, eps. cache: keys, values, element.
     """
     num_heads, num_kv_heads, head_dim = shape
     query_norm, key_norm, eps = norms
-    keys, values, key_scales, value_scales, element = cache
-    element_bytes = keys.shape[2] // (head_dim * BLOCK_SIZE)
+    keys, values, element = cache
     for first, end in pieces(progress, stage, len(heads), rows_each(len(heads))):
         for row in range(first, end):
             cos, sin = rotary[positions[row], 0], rotary[positions[row], 1]
@@ -139,23 +101,16 @@ def rotate_and_store(heads, shape, positions, slots, rotary, rotates, norms, cac
                     _rotate(head, cos, sin)
             block, token = slots[row] // BLOCK_SIZE, slots[row] % BLOCK_SIZE
             for number in range(num_kv_heads):
-                start = (num_heads + number) * head_dim
-                offset = block * keys.strides[0] + number * keys.strides[1]
-                _store(
-                    heads[row, start : start + head_dim], address(keys) + offset + token * element_bytes,
-                    BLOCK_SIZE, LANES * BLOCK_SIZE, element, key_scales[block, number], token,
-                )  # fmt: skip
-                start += num_kv_heads * head_dim
-                _store(
-                    heads[row, start : start + head_dim], address(values) + offset + token * LANES * element_bytes,
-                    1, LANES * BLOCK_SIZE, element, value_scales[block, number], token,
-                )  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _scale(vector, factor, target):
-    for index in range(len(vector)):
-        target[index] = vector[index] * factor
+                start, key_block = (num_heads + number) * head_dim, address(keys[block, number])
+                key = heads[row, start : start + head_dim]
+                start, value_block = start + num_kv_heads * head_dim, address(values[block, number])
+                value = heads[row, start : start + head_dim]
+                if element == INT8:
+                    attention_int8.store_key(key, key_block, token)
+                    attention_int8.store_value(value, value_block, token)
+                else:
+                    attention_floats.store_key(key, key_block, token, element)
+                    attention_floats.store_value(value, value_block, token, element)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -180,114 +135,43 @@ def _softmax(scores, first_seen, end_seen, lanes):
     return total
 
 
-@njit(inline="always")
-def _tile(element, rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate):
-    if element == FLOAT32:
-        fma_tile_f32(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
-    elif element == FLOAT16:
-        fma_tile_f16(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
-    else:
-        fma_tile_i8(rows, row, row_stride, panel, following, depth, out, out_stride, bias, accumulate)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _multiply_block(vectors, row, row_stride, block, following, element, head_dim, out, out_stride, zeros, num_keys):
-    """num_keys 0: scores of a block of keys. Otherwise add the first `num_keys` values of a block, weighted."""
-    element_bytes = 4 if element == FLOAT32 else 2 if element == FLOAT16 else 1
-    for first in range(0, vectors, FMA_ROWS):
-        height = np.int64(min(FMA_ROWS, vectors - first))
-        start, target = row + first * row_stride, out + first * out_stride
-        if num_keys == 0:
-            _tile(element, height, start, row_stride, block, following, head_dim, target, out_stride, zeros, False)
-        else:
-            for dim in range(0, head_dim, LANES):
-                panel, later = block + dim * BLOCK_SIZE * element_bytes, following + dim * BLOCK_SIZE * element_bytes
-                _tile(
-                    element, height, start, row_stride, panel, later, num_keys, target + dim * 4, out_stride, zeros,
-                    True,
-                )  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _readable(vectors, block, following, element, head_dim, unpacked):
-    """Addresses of a block and a later one, and the type to read them by: float32, if more than one tile reads it."""
-    if element == FLOAT32 or vectors <= FMA_ROWS:
-        return block, following, element
-    if element == FLOAT16:
-        unpack_f16(block, following, address(unpacked), head_dim)
-    else:
-        unpack_i8(block, following, address(unpacked), head_dim)
-    return address(unpacked), address(unpacked), FLOAT32
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def _attend_piece(
-    heads, kv_head, num_heads, num_kv_heads, head_dim, scale, window, blocks, first_row, num_rows, position,
-    keys, values, key_scales, value_scales, element, scratch, out,
+    heads, kv_head, shared, scale, window, block_table, first_row, num_rows, position, keys, values, element, scratch,
+    out,
 ):  # fmt: skip
-    shared = num_heads // num_kv_heads
-    vectors = num_rows * shared
-    end_key = position + num_rows
+    vectors, end_key = num_rows * shared, position + num_rows
     first_block = max(0, position - window + 1) // BLOCK_SIZE if window > 0 else 0
-    num_blocks = (end_key + BLOCK_SIZE - 1) // BLOCK_SIZE - first_block
-    num_keys = num_blocks * BLOCK_SIZE
+    blocks = block_table[first_block : (end_key + BLOCK_SIZE - 1) // BLOCK_SIZE]
+    first_key, num_keys = first_block * BLOCK_SIZE, len(blocks) * BLOCK_SIZE
+    first_head = kv_head * shared
+    # Where the blocks of this kv head are: the first, and the bytes from one to the next.
+    keys_at = address(keys) + kv_head * keys.strides[1], np.int64(keys.strides[0])
+    values_at = address(values) + kv_head * values.strides[1], np.int64(values.strides[0])
 
-    zeros, lanes, rest = scratch[:LANES], scratch[LANES : 2 * LANES], scratch[2 * LANES :]
-    zeros[:] = 0
-    unpacked, rest = rest[: head_dim * BLOCK_SIZE], rest[head_dim * BLOCK_SIZE :]
-    queries, rest = rest[: vectors * head_dim].reshape(vectors, head_dim), rest[vectors * head_dim :]
-    answers, rest = rest[: vectors * head_dim].reshape(vectors, head_dim), rest[vectors * head_dim :]
-    sums, rest = rest[:vectors], rest[vectors:]
-    scores = rest[: vectors * num_keys].reshape(vectors, num_keys)
+    lanes, rest = scratch[:LANES], scratch[LANES:]
+    scores, rest = rest[: vectors * num_keys].reshape(vectors, num_keys), rest[vectors * num_keys :]
+    # An even number, so that numbers of 8 bytes can follow.
+    sums, room = rest[:vectors], rest[2 * vectors :]
 
-    for row in range(vectors):
-        start = (kv_head * shared + row % shared) * head_dim
-        _scale(heads[first_row + row // shared, start : start + head_dim], scale, queries[row])
-
-    head_bytes = kv_head * keys.strides[1]
-    depth, wide, row_bytes = np.int64(head_dim), np.int64(head_dim * 4), np.int64(num_keys * 4)
-    for index in range(num_blocks):
-        block = np.int64(blocks[first_block + index])
-        following = np.int64(blocks[first_block + min(index + _BLOCKS_AHEAD, num_blocks - 1)])
-        source, later, kind = _readable(
-            vectors, address(keys) + block * keys.strides[0] + head_bytes,
-            address(keys) + following * keys.strides[0] + head_bytes, element, depth, unpacked
-        )  # fmt: skip
-        _multiply_block(
-            vectors, address(queries), wide, source, later, kind, depth,
-            address(scores) + index * BLOCK_SIZE * 4, row_bytes, address(zeros), np.int64(0),
-        )  # fmt: skip
-        if element == INT8:
-            for row in range(vectors):
-                for token in range(BLOCK_SIZE):
-                    scores[row, index * BLOCK_SIZE + token] *= key_scales[block, kv_head, token]
-
+    if element == INT8:
+        attention_int8.score(heads, first_row, first_head, shared, scale, blocks, keys_at, scores, room)
+        attention_int8.expect_values(blocks, values_at, heads.shape[2])
+    else:
+        attention_floats.score(heads, first_row, first_head, shared, scale, blocks, keys_at, element, scores, room)
     for row in range(vectors):
         seen_by = position + row // shared
-        first_seen = max(0, seen_by - window + 1) - first_block * BLOCK_SIZE if window > 0 else 0
-        sums[row] = _softmax(scores[row], first_seen, seen_by + 1 - first_block * BLOCK_SIZE, lanes)
-
-    answers[:, :] = 0
-    for index in range(num_blocks):
-        block = np.int64(blocks[first_block + index])
-        written = np.int64(min(BLOCK_SIZE, end_key - (first_block + index) * BLOCK_SIZE))
-        if element == INT8:
-            for row in range(vectors):
-                for token in range(written):
-                    scores[row, index * BLOCK_SIZE + token] *= value_scales[block, kv_head, token]
-        following = np.int64(blocks[first_block + min(index + _BLOCKS_AHEAD, num_blocks - 1)])
-        source, later, kind = _readable(
-            vectors, address(values) + block * values.strides[0] + head_bytes,
-            address(values) + following * values.strides[0] + head_bytes, element, depth, unpacked
+        first_seen = max(0, seen_by - window + 1) - first_key if window > 0 else 0
+        sums[row] = _softmax(scores[row], first_seen, seen_by + 1 - first_key, lanes)
+    num_written = end_key - first_key
+    if element == INT8:
+        attention_int8.answer(
+            scores, sums, blocks, first_block, num_written, values_at, out, first_row, first_head, shared, room
         )  # fmt: skip
-        _multiply_block(
-            vectors, address(scores) + index * BLOCK_SIZE * 4, row_bytes, source, later, kind, depth,
-            address(answers), wide, address(zeros), written,
-        )  # fmt: skip
-
-    for row in range(vectors):
-        start = (kv_head * shared + row % shared) * head_dim
-        _scale(answers[row], _F(1) / sums[row], out[first_row + row // shared, start : start + head_dim])
+    else:
+        attention_floats.answer(
+            scores, sums, blocks, num_written, values_at, element, out, first_row, first_head, shared, room
+        )
 
 
 @njit(inline="always")
@@ -298,13 +182,15 @@ def attend(heads, shape, window, block_table, work, cache, scratch, out, progres
     first. scratch [scratch_floats(...)] float32, this thread's own.
     """
     num_heads, num_kv_heads, head_dim = shape
-    keys, values, key_scales, value_scales, element = cache
-    scale = _F(head_dim**-0.5)
+    keys, values, element = cache
+    scale, shared = _F(head_dim**-0.5), num_heads // num_kv_heads
+    by_head = heads.reshape(len(heads), num_heads + 2 * num_kv_heads, head_dim)
+    out_by_head = out.reshape(len(out), num_heads, head_dim)
     for item, _end in pieces(progress, stage, len(work) * num_kv_heads, 1):
         sequence, first_row, num_rows, position = work[item // num_kv_heads]
         _attend_piece(
-            heads, item % num_kv_heads, num_heads, num_kv_heads, head_dim, scale, window, block_table[sequence],
-            first_row, num_rows, position, keys, values, key_scales, value_scales, element, scratch, out,
+            by_head, item % num_kv_heads, shared, scale, window, block_table[sequence], first_row, num_rows, position,
+            keys, values, element, scratch, out_by_head,
         )  # fmt: skip
 
 
@@ -312,10 +198,9 @@ def attend(heads, shape, window, block_table, work, cache, scratch, out, progres
 def attention(heads, shape, window, block_table, work, cache, scratch, out, num_threads):
     """Attention on its own; scratch [threads, scratch_floats(...)]."""
     # Numba hands arrays and numbers to a parallel loop, but no tuples of several types.
-    keys, values, key_scales, value_scales, element = cache
+    keys, values, element = cache
     progress = new_progress(1)
     for worker in prange(num_threads):
         attend(
-            heads, shape, window, block_table, work, (keys, values, key_scales, value_scales, element),
-            scratch[worker], out, progress, 0,
+            heads, shape, window, block_table, work, (keys, values, element), scratch[worker], out, progress, 0
         )  # fmt: skip

@@ -10,11 +10,9 @@ import numba
 
 def use_cache_folder() -> Path:
     """Numba compiles a kernel again when its own file changes, but not when a file does that it takes code from. So
-    the folder's name holds a hash of all such files, whatever the installation's own folder allows.
+    the folder's name holds a hash of all files here, whatever the installation's own folder allows.
     """
-    here = Path(__file__).parent
-    files = [here / name for name in ("arithmetic.py", "features.py", "machine_code.py", "team.py")]
-    code = b"".join(path.read_bytes() for path in [*files, *sorted(here.glob("*_kernels.py"))])
+    code = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     base = os.environ.get("NUMBA_CACHE_DIR")
     if base is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())

@@ -79,7 +79,7 @@ def decoder_layers(rows, weights, eps, shape, cache, table, rotates, windows, st
     gate_up_panels, gate_up_scales, gate_up_correction, gate_up_bias = gate_up_weight
     down_panels, down_scales, down_correction, down_bias = down
     num_heads, num_kv_heads, head_dim = shape
-    keys, values, key_scales, value_scales, element = cache
+    keys, values, element = cache
     positions, slots, rotary, block_table, work = step
     progress = new_progress(len(table) * _NUM_STAGES)
     for worker in prange(num_threads):
@@ -111,10 +111,7 @@ def decoder_layers(rows, weights, eps, shape, cache, table, rotates, windows, st
                     ),
                 ),
                 eps, (num_heads, num_kv_heads, head_dim), rotates[layer], windows[layer],
-                (
-                    _like(keys, at[20]), _like(values, at[21]), _like(key_scales, at[22]), _like(value_scales, at[23]),
-                    element,
-                ),
+                (_like(keys, at[20]), _like(values, at[21]), element),
                 (positions, slots, rotary, block_table, work), scratch[worker], room[worker], num_threads,
                 progress[layer * _NUM_STAGES : (layer + 1) * _NUM_STAGES],
             )  # fmt: skip

@@ -15,13 +15,15 @@ Rows are a pair, values and scales, and a weight is four arrays: panels, column 
 type has no use for are empty.
 
 A product is a stage (see team) in pieces of many panels first, and of single ones last. Rows go in strips that stay in
-the second-level cache while all panels of a piece pass over them.
+the second-level cache while all panels of a piece pass over them. The tiles of a strip are about equally high: in a
+low one, an addition waits for the one before.
 """
 
 import numpy as np
 from numba import njit, prange, types
 from numba.extending import overload
 
+from pilot_llm.kernels.arithmetic import even_part
 from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
 from pilot_llm.kernels.machine_code import (
     LANES,
@@ -74,10 +76,11 @@ def _multiply_f32(rows, weight, out, accumulate, room, num_threads, progress, st
     ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
+            height = even_part(bottom - top, FMA_ROWS)
             for panel in range(first, end):
-                for row in range(top, bottom, FMA_ROWS):
+                for row in range(top, bottom, height):
                     fma_tile_f32(
-                        np.int64(min(FMA_ROWS, bottom - row)),
+                        np.int64(min(height, bottom - row)),
                         address(values) + row * values.strides[0],
                         np.int64(values.strides[0]),
                         address(panels) + panel * panels.strides[0],
@@ -101,23 +104,24 @@ def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, s
     ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
+            height = even_part(bottom - top, FMA_ROWS)
             for panel in range(first, end):
                 source = address(panels) + panel * panels.strides[0]
                 if unpacks:
                     unpack_bf16(source, source + panels.strides[0], address(room), np.int64(depth))
-                for row in range(top, bottom, FMA_ROWS):
-                    height = np.int64(min(FMA_ROWS, bottom - row))
+                for row in range(top, bottom, height):
+                    count = np.int64(min(height, bottom - row))
                     row_start = address(values) + row * values.strides[0]
                     target = address(out) + row * out.strides[0] + panel * LANES * 4
                     shift = address(bias) + panel * LANES * 4
                     if unpacks:
                         fma_tile_f32(
-                            height, row_start, np.int64(values.strides[0]), address(room), address(room),
+                            count, row_start, np.int64(values.strides[0]), address(room), address(room),
                             np.int64(depth), target, np.int64(out.strides[0]), shift, accumulate,
                         )  # fmt: skip
                     else:
                         fma_tile_bf16(
-                            height, row_start, np.int64(values.strides[0]), source, source + panels.strides[0],
+                            count, row_start, np.int64(values.strides[0]), source, source + panels.strides[0],
                             np.int64(depth), target, np.int64(out.strides[0]), shift, accumulate,
                         )  # fmt: skip
 
@@ -131,12 +135,13 @@ def _multiply_int8(rows, weight, out, accumulate, room, num_threads, progress, s
     num_rows, num_groups, quads = len(values), row_scales.shape[1], panels.shape[1]
     strip = _strip_rows(values.strides[0], _ALL_DOT_ROWS)
     widens = not HAS_VNNI and num_rows >= _WIDEN_ROWS
-    height = WIDENED_DOT_ROWS if widens else DOT_ROWS
+    most_rows = WIDENED_DOT_ROWS if widens else DOT_ROWS
     for first, end in shrinking_pieces(
         progress, stage, len(panels), _most_panels(len(panels), num_rows, num_threads), num_threads
     ):
         for top in range(0, num_rows, strip):
             bottom = min(top + strip, num_rows)
+            height = even_part(bottom - top, most_rows)
             for panel in range(first, end):
                 source = address(panels) + panel * panels.strides[0]
                 following = source + panels.strides[0]

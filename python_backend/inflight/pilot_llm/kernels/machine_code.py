@@ -154,15 +154,8 @@ def emit_dot_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> 
 
         def step(index: Value, sums: list[Value]) -> list[Value]:
             quad = builder.add(first, index)
-            weights = dot.load(builder, _at(builder, panel, quad, dot.panel_bytes))
             _prefetch(builder, _at(builder, following, quad, LANES * DOT_DEPTH))
-            fours = _row_addresses(builder, _at(builder, row, quad, 4 * len(weights)), row_stride, len(sums))
-            for number, part in enumerate(weights):
-                sums = [
-                    dot.add_product(builder, total, _spread(builder, builder.add(four, _int(4 * number)), _INTS), part)
-                    for four, total in zip(fours, sums, strict=True)
-                ]
-            return sums
+            return _add_quad(builder, dot, row, row_stride, panel, quad, quad, sums)
 
         sums = _loop(builder, group_quads, [ir.Constant(_INTS, None)] * len(totals), step)
         if dot.has_zero_point:
@@ -187,7 +180,73 @@ def emit_dot_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> 
     _switch(builder, rows, max_rows, emit)
 
 
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+def _add_quad(
+    builder: Builder, dot: Dot, row: Value, row_stride: Value, panel: Value, row_quad: Value, panel_quad: Value,
+    sums: list[Value],
+) -> list[Value]:  # fmt: skip
+    """Each row's four numbers of its quad, times a quad of the panel."""
+    weights = dot.load(builder, _at(builder, panel, panel_quad, dot.panel_bytes))
+    fours = _row_addresses(builder, _at(builder, row, row_quad, 4 * len(weights)), row_stride, len(sums))
+    for number, part in enumerate(weights):
+        sums = [
+            dot.add_product(builder, total, _spread(builder, builder.add(four, _int(4 * number)), _INTS), part)
+            for four, total in zip(fours, sums, strict=True)
+        ]
+    return sums
+
+
+VALUE_BLOCKS_AHEAD = 8
+"""Of how many blocks behind the one that it reads `value_tile` asks memory for."""
+
+
+def make_value_tile(dot: Dot, max_rows: int) -> Any:
+    """out[row] += row_scale * (row . values), the sum exact, over `num_blocks` blocks of 16 tokens that lie anywhere.
+
+    row: `num_blocks` * 16 weights, without a zero point; row_scales float32, one behind the other. table int64
+    [num_blocks + VALUE_BLOCKS_AHEAD]: addresses of blocks; values [4][16][4] int8 of 16 dims lie `offset` behind each.
+    """
+
+    @intrinsic
+    def value_tile(
+        typing_context, rows, row, row_stride, table, offset, num_blocks, out, out_stride, row_scales
+    ):  # fmt: skip
+        def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+            emit_value_tile(builder, arguments, dot, max_rows)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), codegen
+
+    return value_tile
+
+
+def emit_value_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> None:
+    rows, row, row_stride, table, offset, num_blocks, out, out_stride, row_scales = arguments
+    quads = LANES // DOT_DEPTH
+
+    def block_at(index: Value) -> Value:
+        pointer = builder.inttoptr(_at(builder, table, index, 8), _I64.as_pointer())
+        return builder.add(builder.load(pointer), offset)
+
+    def step(index: Value, sums: list[Value]) -> list[Value]:
+        panel, following = block_at(index), block_at(builder.add(index, _int(VALUE_BLOCKS_AHEAD)))
+        for number in range(quads):
+            _prefetch(builder, builder.add(following, _int(number * LANES * DOT_DEPTH)))
+            row_quad = builder.add(builder.mul(index, _int(quads)), _int(number))
+            sums = _add_quad(builder, dot, row, row_stride, panel, row_quad, _int(number), sums)
+        return sums
+
+    def emit(num_rows: int) -> None:
+        sums = _loop(builder, num_blocks, [ir.Constant(_INTS, None)] * num_rows, step)
+        addresses = _row_addresses(builder, out, out_stride, num_rows)
+        for number, (total, address) in enumerate(zip(sums, addresses, strict=True)):
+            scale = _spread(builder, builder.add(row_scales, _int(4 * number)), _FLOATS)
+            before = _load(builder, address, _FLOATS)
+            _store(builder, _fma(builder, builder.sitofp(total, _FLOATS), scale, before), address)
+
+    _switch(builder, rows, max_rows, emit)
+
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def load_as_floats(builder: Builder, address: Value, element: str) -> Value:
@@ -196,8 +255,6 @@ def load_as_floats(builder: Builder, address: Value, element: str) -> Value:
         return _load(builder, address, _FLOATS)
     if element == "float16":
         return builder.fpext(_load(builder, address, ir.VectorType(ir.HalfType(), LANES)), _FLOATS)
-    if element == "int8":
-        return builder.sitofp(_load(builder, address, ir.VectorType(_I8, LANES)), _FLOATS)
     # bfloat16 is the upper half of a float32.
     wide = builder.zext(_load(builder, address, ir.VectorType(_I16, LANES)), _INTS)
     return builder.bitcast(builder.shl(wide, _same(_INTS, 16)), _FLOATS)
@@ -243,6 +300,17 @@ def widen_int8(typing_context, source, out, quads):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), codegen
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask memory for the line at `address`, which need not be there."""
+
+    def codegen(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        _prefetch(builder, arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic
@@ -298,6 +366,16 @@ def float_from_bits(typing_context, bits):
 
 
 @intrinsic
+def bits_of(typing_context, number):
+    """The bits of a float32 as int32."""
+
+    def codegen(_context: Any, builder: Builder, _signature: Any, arguments: Any) -> Value:
+        return builder.bitcast(arguments[0], _I32)
+
+    return types.int32(types.float32), codegen
+
+
+@intrinsic
 def larger(typing_context, one, other):
     """The larger of two float32; either, if one is NaN. LLVM makes a loop of it vector code, and not one of `max`."""
 
@@ -318,7 +396,7 @@ def fma(typing_context, factor, other, addend):
 
 
 def make_store(element: str) -> Any:
-    """Store one float32 at an address, rounded to `element` (int8: it must be whole and in range)."""
+    """Store one float32 at an address, rounded to `element`."""
 
     @intrinsic
     def store(typing_context, address, value):
@@ -326,8 +404,6 @@ def make_store(element: str) -> Any:
             address, value = arguments
             if element == "float16":
                 value = builder.fptrunc(value, ir.HalfType())
-            elif element == "int8":
-                value = builder.fptosi(value, _I8)
             builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=ELEMENT_BYTES[element])
             return context.get_dummy_value()
 
@@ -336,11 +412,10 @@ def make_store(element: str) -> Any:
     return store
 
 
-fma_tile_f32, fma_tile_bf16, fma_tile_f16, fma_tile_i8 = (
-    make_fma_tile(element) for element in ("float32", "bfloat16", "float16", "int8")
-)
-unpack_bf16, unpack_f16, unpack_i8 = (make_unpack(element) for element in ("bfloat16", "float16", "int8"))
-store_f32, store_f16, store_i8 = (make_store(element) for element in ("float32", "float16", "int8"))
+fma_tile_f32, fma_tile_bf16, fma_tile_f16 = (make_fma_tile(element) for element in ELEMENT_BYTES)
+unpack_bf16, unpack_f16 = make_unpack("bfloat16"), make_unpack("float16")
+store_f32, store_f16 = make_store("float32"), make_store("float16")
+value_tile = make_value_tile(DOT_VNNI if HAS_VNNI else DOT_AVX2, DOT_ROWS)
 dot_tile = make_dot_tile(DOT_VNNI if HAS_VNNI else DOT_AVX2, DOT_ROWS)
 dot_tile_widened = make_dot_tile(DOT_AVX2_WIDENED, WIDENED_DOT_ROWS)
 

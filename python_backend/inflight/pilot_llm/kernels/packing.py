@@ -13,7 +13,7 @@ from pilot_llm.kernels.memory import Array, weight_empty, weight_zeros
 ROW_TYPE = np.uint8 if HAS_VNNI else np.int16
 ROW_ZERO = 128 if HAS_VNNI else 0
 # The bytes of a lane, so that widening the even ones, then the odd ones, gives neighbours of the depth.
-_ORDER_IN_QUAD = [0, 1, 2, 3] if HAS_VNNI else [0, 2, 1, 3]
+ORDER_IN_QUAD = [0, 1, 2, 3] if HAS_VNNI else [0, 2, 1, 3]
 
 NO_CORRECTION = np.empty((0, 0, 0), np.int32)
 
@@ -71,7 +71,7 @@ def group_depth(depth: int) -> int:
 class Int8Panels:
     """`correction`: what the rows' zero point adds to every product, ROW_ZERO x the sum of a group's weights."""
 
-    panels: Array  # [panels, K / 4, 16, 4] int8; the last as _ORDER_IN_QUAD
+    panels: Array  # [panels, K / 4, 16, 4] int8; the last as ORDER_IN_QUAD
     scales: Array  # [panels * 16] float32
     correction: Array  # [panels, groups, 16] int32; empty where the zero point is 0
 
@@ -83,7 +83,7 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
     whole[:outputs] = weight.values
     by_panel = whole.reshape(num_outputs // LANES, LANES, depth)
     panels = weight_empty((len(by_panel), depth // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
-    panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)[..., _ORDER_IN_QUAD]
+    panels[...] = by_panel.reshape(len(panels), LANES, -1, DOT_DEPTH).transpose(0, 2, 1, 3)[..., ORDER_IN_QUAD]
     scales = weight_zeros((num_outputs,), np.float32)
     scales[:outputs] = weight.scales
     if ROW_ZERO == 0:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from pilot_llm.kernels.arithmetic import largest_magnitude, nan_unless_finite, rounded, silu, sum_of_squares
+from pilot_llm.kernels.arithmetic import largest_magnitude, quantized_by, rounded, silu, sum_of_squares
 from pilot_llm.kernels.packing import ROW_ZERO
 from pilot_llm.kernels.team import pieces, rows_each
 
@@ -49,9 +49,7 @@ def _quantize_row(row, target, scales):
     size = len(row) // len(scales)
     for group in range(len(scales)):
         part, out = row[group * size : (group + 1) * size], target[group * size : (group + 1) * size]
-        largest = largest_magnitude(part)
-        scales[group] = largest / _F(127) + nan_unless_finite(part)
-        factor = _F(127) / largest if largest > 0 else _F(0)
+        scales[group], factor = quantized_by(largest_magnitude(part), _F(127))
         for index in range(size):
             out[index] = np.int32(rounded(part[index] * factor)) + _ROW_ZERO
 

@@ -5,7 +5,15 @@ import re
 import pytest
 from llvmlite import binding, ir
 
-from pilot_llm.kernels.machine_code import DOT_AVX2, DOT_AVX2_WIDENED, DOT_VNNI, Dot, emit_dot_tile, emit_fma_tile
+from pilot_llm.kernels.machine_code import (
+    DOT_AVX2,
+    DOT_AVX2_WIDENED,
+    DOT_VNNI,
+    Dot,
+    emit_dot_tile,
+    emit_fma_tile,
+    emit_value_tile,
+)
 
 I64 = ir.IntType(64)
 
@@ -68,7 +76,22 @@ def test_int8_tile_multiplies_pairs_without_vnni(cpu: str, per_row: int, dot: Do
     assert_lean(innermost_loops(text, "vpmaddwd"), "vpmaddwd", [max_rows - 1, max_rows], per_row=per_row)
 
 
-@pytest.mark.parametrize("element", ["float32", "bfloat16", "float16", "int8"])
+@pytest.mark.parametrize(
+    ("cpu", "dot", "instruction", "heights", "per_row"),
+    [
+        ("icelake-server", DOT_VNNI, "vpdpbusd", [8, 9, 10, 11, 12], 4),
+        ("skylake-avx512", DOT_AVX2, "vpmaddwd", [2, 3], 8),
+        ("haswell", DOT_AVX2, "vpmaddwd", [2, 3], 16),
+    ],
+)
+def test_value_tile_reads_a_block_at_a_time(
+    cpu: str, dot: Dot, instruction: str, heights: list[int], per_row: int
+) -> None:
+    text = assembly(cpu, 9, lambda builder, arguments: emit_value_tile(builder, arguments[:9], dot, heights[-1]))
+    assert_lean(innermost_loops(text, instruction), instruction, heights, per_row=per_row)
+
+
+@pytest.mark.parametrize("element", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("cpu", "max_rows", "registers"), [("icelake-server", 12, 1), ("skylake-avx512", 12, 1), ("haswell", 6, 2)]
 )

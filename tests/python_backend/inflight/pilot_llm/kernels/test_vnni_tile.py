@@ -1,4 +1,4 @@
-"""The int8 tile of CPUs with VNNI, run on any CPU: the same IR, with the one instruction spelt out as vpdpbusd is
+"""The int8 tiles of CPUs with VNNI, run on any CPU: the same IR, with the one instruction spelt out as vpdpbusd is
 documented (4 products of uint8 by int8 added to an int32, without saturation)."""
 
 import ctypes
@@ -10,7 +10,7 @@ import torch
 from llvmlite import binding, ir
 
 from pilot_llm.kernels import reference
-from pilot_llm.kernels.machine_code import DOT_VNNI, LANES, emit_dot_tile
+from pilot_llm.kernels.machine_code import DOT_VNNI, LANES, VALUE_BLOCKS_AHEAD, emit_dot_tile, emit_value_tile
 
 I64, INTS = ir.IntType(64), ir.VectorType(ir.IntType(32), LANES)
 MAX_ROWS = 12
@@ -27,14 +27,28 @@ def vpdpbusd(builder: Any, sums: Any, row: Any, weights: Any) -> Any:
     return sums
 
 
+DOT = DOT_VNNI._replace(add_product=vpdpbusd)
+
+
 @pytest.fixture(scope="module")
 def tile() -> Any:
     """A function of C: 14 integers and a flag, as `make_dot_tile` says."""
+    yield from compiled(14, 1, emit_dot_tile)
+
+
+@pytest.fixture(scope="module")
+def value_tile() -> Any:
+    """A function of C: 9 integers, as `make_value_tile` says."""
+    yield from compiled(9, 0, emit_value_tile)
+
+
+def compiled(num_integers: int, num_flags: int, emit: Any) -> Any:
     module = ir.Module()
     module.triple = binding.get_process_triple()
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 14 + [ir.IntType(1)]), "tile")
+    kind = ir.FunctionType(ir.VoidType(), [I64] * num_integers + [ir.IntType(1)] * num_flags)
+    function = ir.Function(module, kind, "tile")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit_dot_tile(builder, function.args, DOT_VNNI._replace(add_product=vpdpbusd), MAX_ROWS)
+    emit(builder, function.args, DOT, MAX_ROWS)
     builder.ret_void()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -44,7 +58,8 @@ def tile() -> Any:
     )
     engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
     engine.finalize_object()
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 14, ctypes.c_bool)(engine.get_function_address("tile"))
+    arguments = [ctypes.c_int64] * num_integers + [ctypes.c_bool] * num_flags
+    call = ctypes.CFUNCTYPE(None, *arguments)(engine.get_function_address("tile"))
     yield call
     del engine
 
@@ -103,3 +118,23 @@ def test_number_of_rows_outside_the_tile_writes_nothing(tile: Any, num_rows: int
     rows = np.zeros((MAX_ROWS + 1, 64), np.uint8)
     scales, weight = np.ones((MAX_ROWS + 1, 1), np.float32), np.ones((LANES, 64), np.int8)
     assert (multiply(tile, rows[:num_rows], scales[:num_rows], weight, adds=False) == 2).all()
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2, 8])
+def test_values_are_added_exactly_from_blocks_that_lie_anywhere(value_tile: Any, num_blocks: int) -> None:
+    """`offset` behind each block's address lie the values of 16 dims, four tokens of a dim beside each other."""
+    random = np.random.default_rng(num_blocks)
+    memory = random.integers(-128, 128, (20, 2, 4, LANES, 4)).astype(np.int8)
+    where = random.permutation(20)[:num_blocks]
+    table = memory.ctypes.data + memory.strides[0] * np.resize(where, num_blocks + VALUE_BLOCKS_AHEAD)
+    values = memory[where, 1].transpose(0, 1, 3, 2).reshape(num_blocks * 16, LANES).astype(np.int64)
+    for num_rows in range(1, MAX_ROWS + 1):
+        rows = random.integers(0, 256, (num_rows, num_blocks * 16)).astype(np.uint8)
+        rows[0] = 255
+        scales = 2.0 ** random.integers(-3, 4, num_rows).astype(np.float32)
+        out = np.full((num_rows, LANES), 2, np.float32)
+        value_tile(
+            num_rows, rows.ctypes.data, rows.strides[0], table.ctypes.data, memory.strides[1], num_blocks,
+            out.ctypes.data, out.strides[0], scales.ctypes.data,
+        )  # fmt: skip
+        np.testing.assert_array_equal(out, 2 + (rows.astype(np.int64) @ values) * scales[:, None].astype(np.float64))
