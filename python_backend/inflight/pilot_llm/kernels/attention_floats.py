@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from pilot_llm.kernels.arithmetic import even_part
-from pilot_llm.kernels.features import FMA_ROWS
+from pilot_llm.kernels.features import FMA_ROWS, UNPACKS_FIRST
 from pilot_llm.kernels.kv_block import BLOCK_SIZE, FLOAT32
 from pilot_llm.kernels.machine_code import LANES, fma_tile_f16, fma_tile_f32, store_f16, store_f32, unpack_f16
 from pilot_llm.kernels.team import address
@@ -84,8 +84,8 @@ def _multiply_block(vectors, row, row_stride, block, following, element, head_di
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _readable(vectors, block, following, element, head_dim, unpacked):
-    """Addresses of a block and a later one, and the type to read them by: float32, if more than one tile reads it."""
-    if element == FLOAT32 or vectors <= FMA_ROWS:
+    """Addresses of a block and a later one, and the type to read them by."""
+    if element == FLOAT32 or vectors <= FMA_ROWS or not UNPACKS_FIRST:
         return block, following, element
     unpack_f16(block, following, address(unpacked), head_dim)
     return address(unpacked), address(unpacked), FLOAT32

@@ -77,7 +77,7 @@ def store_key(vector, block, token):
             total += value
             panel[quad, token, place] = value
     carray(as_pointer(block + depth * BLOCK_SIZE), BLOCK_SIZE, np.float32)[token] = scale
-    carray(as_pointer(block + (depth + 4) * BLOCK_SIZE), BLOCK_SIZE, np.int32)[token] = _ROW_ZERO * total
+    carray(as_pointer(block + (depth + 4) * BLOCK_SIZE), BLOCK_SIZE, np.int32)[token] = -_ROW_ZERO * total
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -42,4 +42,8 @@ FMA_ROWS = 12 if HAS_AVX512 else 6
 DOT_ROWS = 12 if HAS_VNNI else 3
 WIDENED_DOT_ROWS = 4  # without VNNI, of a panel in 16 bits
 
+# Numbers of 16 bit that several tiles read are turned into float32 before them. With AVX-512 a tile has twice as many
+# rows, and turns them itself.
+UNPACKS_FIRST = not HAS_AVX512
+
 INSTRUCTIONS = "AVX-512 VNNI" if HAS_VNNI else "AVX-512 without VNNI" if HAS_AVX512 else "AVX2"

@@ -24,7 +24,7 @@ from numba import njit, prange, types
 from numba.extending import overload
 
 from pilot_llm.kernels.arithmetic import even_part
-from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, WIDENED_DOT_ROWS
+from pilot_llm.kernels.features import DOT_ROWS, FMA_ROWS, HAS_VNNI, UNPACKS_FIRST, WIDENED_DOT_ROWS
 from pilot_llm.kernels.machine_code import (
     LANES,
     dot_tile,
@@ -98,7 +98,7 @@ def _multiply_bf16(rows, weight, out, accumulate, room, num_threads, progress, s
     (values, _), (panels, _, _, bias) = rows, weight
     num_rows, depth = values.shape
     strip = _strip_rows(depth * 4, FMA_ROWS)
-    unpacks = num_rows >= _UNPACK_ROWS
+    unpacks = UNPACKS_FIRST and num_rows >= _UNPACK_ROWS
     for first, end in shrinking_pieces(
         progress, stage, len(panels), _most_panels(len(panels), num_rows, num_threads), num_threads
     ):

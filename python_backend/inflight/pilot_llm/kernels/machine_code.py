@@ -124,11 +124,11 @@ def emit_fma_tile(builder: Builder, arguments: Any, element: str, max_rows: int)
 
 
 def make_dot_tile(dot: Dot, max_rows: int) -> Any:
-    """out[row] = bias + column_scale * sum over groups g of row_scale[g] * (row . panel - correction)[g],
+    """out[row] = bias + column_scale * sum over groups g of row_scale[g] * (correction + row . panel)[g],
     or += with `accumulate`. A group is `group_quads` x 4 neighbours of the depth; its sum is exact.
 
     row_scales [groups] float32, rows of them `scale_stride` apart; panel [depth / 4][16][4] int8; correction
-    [groups][16] int32: the rows' zero point * the sum of each column's weights in the group, read if there is one.
+    [groups][16] int32, read if the rows have a zero point: minus that * the sum of each column's weights in the group.
     """
 
     @intrinsic
@@ -157,10 +157,10 @@ def emit_dot_tile(builder: Builder, arguments: Any, dot: Dot, max_rows: int) -> 
             _prefetch(builder, _at(builder, following, quad, LANES * DOT_DEPTH))
             return _add_quad(builder, dot, row, row_stride, panel, quad, quad, sums)
 
-        sums = _loop(builder, group_quads, [ir.Constant(_INTS, None)] * len(totals), step)
+        start = ir.Constant(_INTS, None)
         if dot.has_zero_point:
-            shift = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
-            sums = [builder.sub(total, shift) for total in sums]
+            start = _load(builder, _at(builder, correction, number, LANES * 4), _INTS)
+        sums = _loop(builder, group_quads, [start] * len(totals), step)
         scales = _row_addresses(builder, _at(builder, row_scales, number, 4), scale_stride, len(totals))
         return [
             _fma(

@@ -69,7 +69,7 @@ def group_depth(depth: int) -> int:
 
 @dataclass(frozen=True)
 class Int8Panels:
-    """`correction`: what the rows' zero point adds to every product, ROW_ZERO x the sum of a group's weights."""
+    """`correction`: takes off what the rows' zero point adds to a product, ROW_ZERO x the sum of a group's weights."""
 
     panels: Array  # [panels, K / 4, 16, 4] int8; the last as ORDER_IN_QUAD
     scales: Array  # [panels * 16] float32
@@ -90,5 +90,5 @@ def pack_int8(weight: QuantizedWeight) -> Int8Panels:
         return Int8Panels(panels, scales, NO_CORRECTION)
     correction = weight_empty((len(panels), num_groups, LANES), np.int32)
     sums = by_panel.reshape(len(panels), LANES, num_groups, -1).sum(axis=3, dtype=np.int32)
-    correction[...] = ROW_ZERO * sums.transpose(0, 2, 1)
+    correction[...] = -ROW_ZERO * sums.transpose(0, 2, 1)
     return Int8Panels(panels, scales, correction)

@@ -69,7 +69,7 @@ def multiply(tile: Any, rows: np.ndarray, row_scales: np.ndarray, weight: np.nda
     num_rows, depth = rows.shape
     num_groups = row_scales.shape[1]
     panel = np.ascontiguousarray(weight.reshape(LANES, depth // 4, 4).transpose(1, 0, 2))
-    correction = (128 * weight.reshape(LANES, num_groups, -1).sum(axis=2, dtype=np.int32)).T.copy()
+    correction = (-128 * weight.reshape(LANES, num_groups, -1).sum(axis=2, dtype=np.int32)).T.copy()
     column_scales, bias = np.arange(1, LANES + 1, dtype=np.float32) / 2, np.arange(LANES, dtype=np.float32)
     out = np.full((num_rows, LANES), 2, np.float32)
     tile(
