@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pilot_export.install import working_copy
+from pilot_export.working_copy import working_copy
 from pilot_server import model_repository_dir
 from pilot_server.running import RunningServer
 

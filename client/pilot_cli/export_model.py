@@ -9,6 +9,7 @@ import click
 
 from pilot_base.progress import silent
 from pilot_cli.output import json_option, print_json, progress
+from pilot_cli.param_types import split_names
 from pilot_cli.repositories import BUILD, default_repository, working_copy
 
 if TYPE_CHECKING:
@@ -139,11 +140,6 @@ def command(
         if report.model_dir is not None:
             for line in left_behind(repository, found.name):
                 click.echo(line)
-
-
-def split_names(values: tuple[str, ...]) -> tuple[str, ...]:
-    """("int8,int4", "fp16") -> three names."""
-    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
 def parse_axes(values: tuple[str, ...]) -> dict[str, dict[int, str]]:

@@ -23,6 +23,11 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+def split_names(values: tuple[str, ...]) -> tuple[str, ...]:
+    """("int8,int4", "fp16") -> three names."""
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
 def address(url: str | None, protocol: "Protocol") -> str:
     """The server's host:port, as `pilot_client.address.resolve_url`.
 

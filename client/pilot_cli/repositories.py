@@ -19,7 +19,7 @@ def default_repository(model: str | None = None) -> Path:
 
 def working_copy() -> Path:
     """The working copy, made if it is not there yet."""
-    from pilot_export.install import working_copy as make
+    from pilot_export.working_copy import working_copy as make
     from pilot_server import model_repository_dir
 
     return make(model_repository_dir(), BUILD)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pilot_cli.param_types import split_names
+
 if TYPE_CHECKING:
     from pilot_perf.default_space import Levels
     from pilot_perf.slo import Slo
@@ -60,7 +62,12 @@ def sweep_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 f"memory:2GiB; may be repeated.  [default: {DEFAULT_SLO}]",
             ),
             click.option(
-                "--precision", "precisions", multiple=True, help="Serve 1/model.PRECISION.onnx; may be repeated."
+                "--precision",
+                "precisions",
+                multiple=True,
+                metavar="NAMES",
+                callback=lambda _context, _option, value: split_names(value),
+                help="Serve 1/model.PRECISION.onnx; with commas or repeated.",
             ),
             click.option(
                 "--instances", type=IntList(least=1), help="Instance counts to try.  [default: 1 up to the cores]"

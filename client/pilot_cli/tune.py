@@ -62,7 +62,7 @@ def command(
     from pilot_base.lock import only_one_in
     from pilot_cli.answers import show_answer
     from pilot_cli.own_server import starter
-    from pilot_cli.tune_target import find_target
+    from pilot_cli.tune_target import find_target, put_back
     from pilot_perf.input_data import write_rows
     from pilot_perf.report import write_report
     from pilot_perf.session import run
@@ -71,11 +71,12 @@ def command(
     from pilot_server.toolchain import perf_analyzer
 
     levels = levels_of(options)
-    with only_one_in(build), Watcher(slo, options["max_measurements"]) as watcher:
+    with only_one_in(build), Watcher(slo, options["max_measurements"]) as watcher, ExitStack() as undo:
         say = watcher.say
         analyzer = perf_analyzer(say)
         watcher.step(1, "Model")
         target = find_target(target_name, repository or model_repository_dir(), build, fresh=options["fresh"], say=say)
+        undo.callback(put_back, target.tuned)
         results_dir = build / "results" / target.model
         results_dir.mkdir(parents=True, exist_ok=True)
         if options["input_data"] is None and target.spec is not None:
@@ -101,6 +102,8 @@ def command(
             )
             outcome = run(server, analyzer, request, watch=watcher, say=say, restart=start)
         watcher.step(4, "Configuration")
+        if outcome.chosen is not None:
+            undo.pop_all()
         _install(target, outcome, say)
         files = write_report(outcome.study_file, results_dir, options["rate_per_s"])
     if as_json:
@@ -122,7 +125,8 @@ def _install(target: "Target", outcome: "Outcome", say: Any) -> None:
     if outcome.config_file is not None:
         files[target.model] = outcome.config_file
     if not files:
-        say("The installed configuration stays")
+        chosen_before = "configuration that an earlier tune chose" if target.tuned else "installed configuration"
+        say(f"The {chosen_before if outcome.chosen is None else 'untuned configuration'} stays")
         return
     for name, file in files.items():
         install_tuned(repository / name, file.read_text())

@@ -64,7 +64,10 @@ def metadata(url: str, model: str, *, protocol: Protocol, timeout_s: float = 10.
 def _as_sendable(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Text as the bytes that Triton's BYTES tensors hold; every other type as it is."""
     if array.dtype.kind == "U":
-        array = np.char.encode(array, "utf-8").astype(np.object_)
+        try:
+            array = np.char.encode(array, "utf-8").astype(np.object_)
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"input {name!r}: the text is no UTF-8 ({error})") from error
     if np_to_triton_dtype(array.dtype) is None:
         raise BadRequestError(f"input {name!r}: Triton has no tensor type for numpy's {array.dtype}")
     return array

@@ -24,39 +24,6 @@ from pilot_export.errors import InstallError
 STAGING_PREFIX = ".installing-"
 
 
-def working_copy(committed: Path, build: Path) -> Path:
-    """`build`/model_repository: a copy of `committed`, in which exports and tuned configurations live.
-
-    A model that is already there stays as it is; one that is new in `committed` is added.
-    """
-    target = build / "model_repository"
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for model in sorted(path for path in committed.iterdir() if path.is_dir() and not path.name.startswith(".")):
-            if not (target / model.name).exists():
-                _copy_model(model, target / model.name)
-    except OSError as error:
-        # copytree gathers what failed: (source, target, reason) of each file.
-        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
-        raise InstallError(
-            f"{target} cannot be made from {committed}: {reason}. "
-            "Free some space, or name a repository that can be written with --repository"
-        ) from error
-    return target
-
-
-def _copy_model(source: Path, target: Path) -> None:
-    """Copy beside, then rename: another process may do the same at this moment, and the first one wins."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copying-") as room:
-        copy = Path(room) / source.name
-        shutil.copytree(source, copy)
-        try:
-            copy.rename(target)
-        except OSError:
-            if not target.exists():
-                raise
-
-
 def install_files(model_dir: Path, files: Mapping[str, Path | str], removed: Sequence[str] = ()) -> None:
     """Put `files` (path inside the model's folder -> a file to copy, or text) in place in their order, all or none.
 

@@ -28,7 +28,7 @@ from pilot_export.gguf_model import convert_gguf
 from pilot_export.install import install_files
 from pilot_export.llm_int8 import Int8Comparison, compare, write_int8_folder
 from pilot_export.llm_verify import MAX_LOGIT_DIFFERENCE, Verification, require_loadable, verify
-from pilot_llm.checkpoint import Checkpoint
+from pilot_llm.checkpoint import Checkpoint, weight_files
 from pilot_llm.errors import LlmError
 from pilot_llm.models.decoder_config import UnsupportedModelError, read_decoder_config
 from pilot_llm.tokenizer import HfTokenizer
@@ -204,9 +204,7 @@ def _check(folder: Path) -> _Checked:
             f"{folder}: the tokenizer knows {tokenizer.vocab_size} tokens, the model {vocab_size}: "
             "they do not belong together"
         )
-    single = folder / "model.safetensors"
-    weights = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
-    return _Checked(family, is_native, tokenizer, weights)
+    return _Checked(family, is_native, tokenizer, weight_files(folder))
 
 
 def _family(folder: Path) -> tuple[str, int, bool]:
@@ -250,25 +248,34 @@ def _install(export: LlmExport, folder: Path, weights: list[Path], link: bool) -
     }
     record = {**asdict(export), "folder": None, "source": str(folder) if link else export.source}
     files["1/export.json"] = json.dumps({key: value for key, value in record.items() if value is not None}, indent=2)
-    quantization = None if export.int8 is None else "int8"
-    files["1/model.json"] = _settings(export.folder / "1" / "model.json", str(folder) if link else ".", quantization)
+    made = {"model": str(folder) if link else "."} | ({} if export.int8 is None else {"quantization": "int8"})
+    files["1/model.json"] = _settings(export.folder / "1", made)
     if not (export.folder / "config.pbtxt").exists():
         files["config.pbtxt"] = 'backend: "inflight"\n'
     install_files(export.folder, files, removed=_left_over(export.folder / "1", files))
 
 
-def _settings(path: Path, model: str, quantization: str | None) -> str:
-    """model.json with `model` set, and `quantization` if there is one; other settings stay as the user has them."""
-    settings: Any = {}
-    if path.exists():
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InstallError(f"{path} cannot be kept: {error}. Mend or remove it") from error
-        if not isinstance(settings, dict):
-            raise InstallError(f"{path} cannot be kept: it holds no JSON object. Mend or remove it")
-    made_by_export = {"model": model} if quantization is None else {"model": model, "quantization": quantization}
-    return json.dumps({**settings, **made_by_export}, indent=2) + "\n"
+def _settings(version_dir: Path, made: dict[str, str]) -> str:
+    """model.json with what this export has `made`; other settings stay as the user has them, but for `quantization`
+    where the export before had made it.
+    """
+    settings = _read_object(version_dir / "model.json")
+    if "int8" in _read_object(version_dir / "export.json"):
+        settings.pop("quantization", None)
+    return json.dumps({**settings, **made}, indent=2) + "\n"
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Empty, where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InstallError(f"{path} cannot be kept: {error}. Mend or remove it") from error
+    if not isinstance(content, dict):
+        raise InstallError(f"{path} cannot be kept: it holds no JSON object. Mend or remove it")
+    return content
 
 
 def _left_over(version_dir: Path, files: dict[str, Path | str]) -> list[str]:

@@ -25,13 +25,14 @@ class Origin:
     """What all variants of one export share.
 
     `source_sha256` is of the module's weights, `graph_sha256` of the fp32 graph with them (graph_digest.py),
-    `evaluation_sha256` of the data that judged the variants.
+    `evaluation_sha256` of the data that judged the variants, `spec_sha256` of what else the spec asks for.
     """
 
     spec: str
     source_sha256: str
     graph_sha256: str
     evaluation_sha256: str
+    spec_sha256: str
     created: str
     cpu: str
     versions: dict[str, str]
@@ -43,8 +44,8 @@ class Manifest:
 
     `command` makes it again. `calibration_sha256` is of the data that gave the ranges, None where none was needed;
     `kept_in_fp32` names the nodes that a lower precision was too little for.
-    `graph_sha256` is "" in one that an earlier release wrote. `notes` are what its recipe found; `proof` says what the
-    comparison proves where it did not run on the variant's target.
+    `graph_sha256` and `spec_sha256` are "" in one that an earlier release wrote. `notes` are what its recipe found;
+    `proof` says what the comparison proves where it did not run on the variant's target.
     """
 
     model: str
@@ -68,6 +69,7 @@ class Manifest:
     proof: str = ""
     command: str = ""
     graph_sha256: str = ""
+    spec_sha256: str = ""
     kept_in_fp32: list[str] = field(default_factory=list)
 
 
@@ -91,6 +93,7 @@ def origin(spec: ExportSpec, module: Any, fp32_path: Path) -> Origin:
         source_sha256=weights_sha256(module),
         graph_sha256=graph_sha256(fp32_path),
         evaluation_sha256=batches_sha256(spec.evaluation),
+        spec_sha256=spec_sha256(spec),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         cpu=cpu_model(),
         versions=library_versions(),
@@ -163,6 +166,19 @@ def weights_sha256(module: Any) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def spec_sha256(spec: ExportSpec) -> str:
+    """Of what the spec asks for, but for the module and the data that judge it."""
+    edge_cases = [(name, batches_sha256([batch])) for name, batch in sorted(spec.edge_cases.items())]
+    assets = [(name, file_sha256(path)) for name, path in sorted(spec.assets.items())]
+    free_axes = [(name, sorted(axes.items())) for name, axes in sorted(spec.free_axes.items())]
+    asked = (
+        *(spec.outputs, spec.thresholds, free_axes, sorted(spec.extra_measures), edge_cases, spec.max_batch_size),
+        *(assets, batches_sha256(spec.calibration), sorted(spec.precisions), sorted(spec.labels.items())),
+        spec.config_extra,
+    )
+    return hashlib.sha256(repr(asked).encode()).hexdigest()
 
 
 def batches_sha256(batches: Sequence[Batch]) -> str:

@@ -136,8 +136,9 @@ def _rows(name: str, a: Side, b: Side, slo: Slo) -> list[Row]:
     elsewhere = a.trial.concurrency != b.trial.concurrency
     loads = f"at {a.trial.concurrency} in flight, then at {b.trial.concurrency}" if elsewhere else ""
     for budget in slo.budgets:
-        values = [[v for f in _figures(side) if (v := budget.value(f))] for side in (a, b)]
-        ratio = independent_ratio(values[1], values[0])
+        values = [[v for f in _figures(side) if (v := budget.value(f)) is not None] for side in (a, b)]
+        # A share of errors may be 0, which has no ratio: it is judged by the budget alone.
+        ratio = independent_ratio(values[1], values[0]) if all(v > 0 for side in values for v in side) else None
         rows.append(Row(name, budget.name, a.value(budget), b.value(budget), ratio, "higher", loads))
     return rows
 

@@ -1,16 +1,21 @@
 """The conditions of a study: what must be the same for two measurements to be comparable."""
 
 import hashlib
+import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from pilot_base.cpus import usable_cpus, usable_memory_bytes
 from pilot_perf.gpu import Gpus
 
 # What the models of an embedded server compute with.
-_LIBRARIES = ("numpy", "onnxruntime", "tensorrt", "tokenizers", "torch")
+_LIBRARIES = ("numba", "numpy", "onnxruntime", "tensorrt", "tokenizers", "torch", "transformers")
+# Of a language model's folder.
+_LLM_SUFFIXES = (".json", ".safetensors", ".jinja")
 
 
 def machine() -> dict[str, Any]:
@@ -47,15 +52,47 @@ def _version(package: str) -> str | None:
         return None
 
 
-def model_files(model_dir: Path | None) -> dict[str, str]:
-    """A short hash of each file below the version folders, by its path in the model's folder.
+def model_files(model_dir: Path | None, config: ModelConfig) -> dict[str, str]:
+    """A short hash of each file that the model consists of: those below its version folders, by their paths in the
+    model's folder, and those elsewhere that its configuration or a model.json leads to.
 
     Records of an export (`model.fp32.json` beside `model.fp32.onnx`) serve nothing and are left out.
     """
     if model_dir is None:
         return {}
-    files = [path for path in sorted(model_dir.glob("[0-9]*/**/*")) if path.is_file() and not _is_record(path)]
-    return {f"model.{path.relative_to(model_dir)}": file_hash(path) for path in files}
+    files = {
+        str(path.relative_to(model_dir)): path
+        for path in sorted(model_dir.glob("[0-9]*/**/*"))
+        if path.is_file() and not _is_record(path)
+    }
+    for version_dir in sorted(model_dir.glob("[0-9]*")):
+        files |= _elsewhere(version_dir, config)
+    return {f"model.{name}": file_hash(path) for name, path in files.items()}
+
+
+def _elsewhere(version_dir: Path, config: ModelConfig) -> dict[str, Path]:
+    """By what leads to them: two machines may have the same files at different places. Paths in a configuration are
+    relative to the version's folder, and so are those in a model.json.
+    """
+    texts = {"default_model_filename": config.default_model_filename}
+    texts |= {key: value.string_value for key, value in config.parameters.items()}
+    found = {key: version_dir / text for key, text in texts.items() if "/" in text and _is_file(version_dir / text)}
+    try:
+        settings = json.loads((version_dir / "model.json").read_text(encoding="utf-8"))
+        folders = {key: version_dir / text for key in ("model", "tokenizer") if (text := settings.get(key))}
+    except (OSError, ValueError, TypeError, AttributeError):
+        folders = {}
+    for key, folder in folders.items():
+        found |= {f"{key}/{path.name}": path for path in sorted(folder.glob("*")) if path.suffix in _LLM_SUFFIXES}
+    return {key: path for key, path in found.items() if version_dir.parent.resolve() not in path.resolve().parents}
+
+
+def _is_file(path: Path) -> bool:
+    """No file, too, where a text is too long to be a name."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_record(path: Path) -> bool:

@@ -55,21 +55,24 @@ class Verdict:
             return "no configuration kept the budget with confidence when it was measured again: the untuned one stays"
         if self.ratio is None or self.ratio.low is None:
             return "too few confirming measurements succeeded for a comparison: the untuned configuration stays"
-        if not self.ratio.is_a_difference:
-            return "no difference found: the interval of the ratio includes 1, and the untuned configuration stays"
-        if self.ratio.value < 1:
-            return "the chosen configuration is slower than the untuned one: the untuned one stays"
+        is_faster = self.ratio.is_a_difference and self.ratio.value > 1
         if not self.untuned_keeps:
             # The untuned side ran at a load beyond its budget, so its throughput is flattered and the ratio is not.
-            return "the chosen configuration is faster and keeps the budget, which the untuned one breaks"
+            return (
+                f"the chosen configuration {'is faster and ' * is_faster}keeps the budget, which the untuned one breaks"
+            )
+        if not self.ratio.is_a_difference:
+            return "no difference found: the interval of the ratio includes 1, and the untuned configuration stays"
+        if not is_faster:
+            return "the chosen configuration is slower than the untuned one: the untuned one stays"
         return "the chosen configuration is faster within the budget"
 
     @property
     def is_a_gain(self) -> bool:
-        """Whether the chosen configuration should replace the untuned one."""
-        if not self.chosen_keeps or self.ratio is None or not self.ratio.is_a_difference:
+        """Whether the chosen configuration should replace the untuned one: it is faster, or alone keeps the budget."""
+        if not self.chosen_keeps or self.ratio is None or self.ratio.low is None:
             return False
-        return self.ratio.value > 1
+        return not self.untuned_keeps or (self.ratio.is_a_difference and self.ratio.value > 1)
 
 
 def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:

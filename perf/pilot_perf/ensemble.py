@@ -48,8 +48,13 @@ def ensemble_space(
     """Every combination of the members' configurations. `levels` are for each member that can take them.
 
     Raises:
-        KnobError: a level was asked for that no member can take.
+        KnobError: a level was asked for that no member can take, or a batch below the ensemble's.
     """
+    if small := [size for size in levels.max_batches or () if size < ensemble.max_batch_size]:
+        raise KnobError(
+            f"{ensemble.name} takes batches of up to {ensemble.max_batch_size}, and so must its members: leave "
+            f"{', '.join(map(str, small))} out of --max-batch, or give the ensemble a smaller max_batch_size"
+        )
     spaces, taken = [], set()
     for name, config in sorted(members.items()):
         own = _for_member(config, levels, ensemble.max_batch_size)
@@ -80,9 +85,8 @@ def _for_member(config: ModelConfig, levels: Levels, least_batch: int) -> Levels
         return replace(own, max_batches=None, queue_delays_us=None, preferred_batches=None)
     most = config.max_batch_size if backend_of(config) not in THREADED_BACKENDS else max(BATCHES)
     usual = {size for size in BATCHES if least_batch <= size <= most} | {config.max_batch_size}
-    asked = None if levels.max_batches is None else {size for size in levels.max_batches if size >= least_batch}
     return replace(
         own,
-        max_batches=tuple(sorted(asked or usual)),
+        max_batches=tuple(sorted(levels.max_batches or usual)),
         queue_delays_us=levels.queue_delays_us or DELAYS_US,
     )

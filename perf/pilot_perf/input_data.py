@@ -8,6 +8,7 @@ A row's shape has no batch dimension: the server forms the batches. A model with
 Rows are laid beside the model's configuration before anything is measured: a wrong name, type or shape is one line.
 """
 
+import itertools
 import json
 import random
 import zipfile
@@ -107,7 +108,11 @@ def _rows_of(samples: Arrays) -> list[Row]:
     if not counts or len(set(counts.values())) != 1 or 0 in counts.values():
         raise InputDataError(f"every input needs the same number of rows, at least one; there are {counts}")
     num_rows = min(next(iter(counts.values())), MAX_ROWS)
-    return [{name: np.asarray(array[index]) for name, array in samples.items()} for index in range(num_rows)]
+    rows = [{name: np.asarray(array[index]) for name, array in samples.items()} for index in range(num_rows)]
+    for array in itertools.chain.from_iterable(row.values() for row in rows):
+        if array.dtype.kind == "S":
+            _tensor(array)
+    return rows
 
 
 def _read_json(source: Path) -> list[Row]:
@@ -163,4 +168,14 @@ def _tensor(array: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def _text(item: Any) -> str:
-    return item.decode("utf-8") if isinstance(item, bytes) else str(item)
+    """
+    Raises:
+        InputDataError: bytes that are no text, which the JSON that perf_analyzer reads cannot hold.
+    """
+    try:
+        return item.decode("utf-8") if isinstance(item, bytes) else str(item)
+    except UnicodeDecodeError as error:
+        raise InputDataError(
+            f"a row holds bytes that are no UTF-8 text ({error}): perf_analyzer's input files hold text only. Let the "
+            "model take TYPE_UINT8, and give numbers"
+        ) from error

@@ -6,6 +6,7 @@
 lengths.txt    a sample: a file with one number per line, each as likely
 """
 
+import hashlib
 import random
 import re
 from dataclasses import dataclass
@@ -30,7 +31,11 @@ class Lengths:
     sample: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return self.text
+        """As it was written; of a file also what it held."""
+        if self.sample is None:
+            return self.text
+        digest = hashlib.sha256(repr(sorted(self.sample)).encode()).hexdigest()
+        return f"{self.text} ({len(self.sample)} numbers, {digest[:8]})"
 
     def draw(self, rng: random.Random) -> int:
         if self.between is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-# Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom; the normal one beyond.
+# Two-sided 95% quantiles of Student's t for 1, 2, ... degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 # One-sided ones, for a bound.
 _T_95_ONE_SIDED = (
@@ -54,7 +54,17 @@ class Ratio:
 
 def t_95(freedom: int) -> float:
     """The two-sided 95% quantile of Student's t."""
-    return _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96
+    return _T_95[freedom - 1] if freedom <= len(_T_95) else _many(1.959964, freedom)
+
+
+def _many(normal: float, freedom: int) -> float:
+    """Student's quantile from the normal one, right to 0.001 from 15 degrees of freedom on.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    first = (normal**3 + normal) / 4
+    second = (5 * normal**5 + 16 * normal**3 + 3 * normal) / 96
+    return normal + first / freedom + second / freedom**2
 
 
 def upper_bound(values: Sequence[float]) -> float:
@@ -62,7 +72,8 @@ def upper_bound(values: Sequence[float]) -> float:
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.inf
     freedom = len(values) - 1
-    quantile = _T_95_ONE_SIDED[freedom - 1] if freedom <= len(_T_95_ONE_SIDED) else 1.645
+    is_listed = freedom <= len(_T_95_ONE_SIDED)
+    quantile = _T_95_ONE_SIDED[freedom - 1] if is_listed else _many(1.644854, freedom)
     return mean(values) + quantile * stdev(values) / math.sqrt(len(values))
 
 

@@ -17,7 +17,7 @@ from pilot_perf.input_data import Row
 from pilot_perf.lengths import Lengths, parse_lengths
 from pilot_perf.model_inputs import inputs_of
 from pilot_perf.prompts import PromptPlan, is_language_model, read_prompts, streaming
-from pilot_perf.tokens import TEXT_INPUT, TokenCounter, tokenizer_count
+from pilot_perf.tokens import TEXT_INPUT, TOKENIZER_FILE, TokenCounter, tokenizer_count
 
 DEFAULT_PROMPT_TOKENS, DEFAULT_OUTPUT_TOKENS = parse_lengths("32-256"), parse_lengths("16-64")
 PROMPTS_FILE, ROWS_FILE = "prompts.json", "rows.json"
@@ -185,10 +185,11 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
         raise InputDataError(f"{config.name} is a language model: give --prompt-tokens and --output-tokens")
     tokenizer = options.tokenizer or _own_tokenizer(model_dir)
     tokens = TokenCounter(None if tokenizer is None else tokenizer_count(tokenizer))
+    known_by = None if tokenizer is None else file_hash(tokenizer / TOKENIZER_FILE)
     output_tokens = options.output_tokens or DEFAULT_OUTPUT_TOKENS
     if options.input_data is None:
         plan = PromptPlan(options.prompt_tokens or DEFAULT_PROMPT_TOKENS, output_tokens, tokens.count)
-        made_of = {"input_data": str(plan)}
+        made_of = {"input_data": str(plan), "tokenizer": known_by}
         run = 0 if model_dir is not None else secrets.randbits(62)
         return PromptRequests(config, plan, folder / PROMPTS_FILE, options.seed, tokens, made_of, run)
     if options.prompt_tokens is not None:
@@ -199,13 +200,14 @@ def _prompts(config: ModelConfig, options: RequestOptions, folder: Path, model_d
     else:
         rows = [streaming(row, names) for row in input_data.read_rows(options.input_data, config)]
     path = input_data.write(rows, folder / PROMPTS_FILE)
-    conditions: dict[str, Any] = {"input_data": file_hash(path), "input_lengths": _prompt_lengths(rows, tokens)}
+    lengths = _prompt_lengths(rows, tokens)
+    conditions: dict[str, Any] = {"input_data": file_hash(path), "input_lengths": lengths, "tokenizer": known_by}
     return FixedRequests(path, rows, conditions, tokens)
 
 
 def _own_tokenizer(model_dir: Path | None) -> Path | None:
     """The folder of the model's own tokenizer, where its files can be seen."""
-    found = [] if model_dir is None else sorted(model_dir.glob("[0-9]*/tokenizer.json"))
+    found = [] if model_dir is None else sorted(model_dir.glob(f"[0-9]*/{TOKENIZER_FILE}"))
     return found[-1].parent if found else None
 
 

@@ -75,8 +75,6 @@ def run(
     study_file = (
         request.study_file or request.results_dir / f"study-{text_hash(repr(sorted(conditions.items())))}.sqlite"
     )
-    if request.fresh:
-        study_file.unlink(missing_ok=True)
     target = target_for(
         url,
         installed,
@@ -97,7 +95,9 @@ def run(
     member_texts = {name: model_config.to_text(config) for name, config in member_sources.items()}
     installed_texts = {name: model_config.to_text(config) for name, config in {model: installed, **members}.items()}
     untuned_text = model_config.to_text(source)
-    with Store.create_or_resume(study_file, conditions, untuned_text, member_texts, installed_texts) as store:
+    with Store.create_or_resume(
+        study_file, conditions, untuned_text, member_texts, installed_texts, fresh=request.fresh
+    ) as store:
         if known := len(store.rows()):
             say(f"Going on with {study_file}: {known} measurements are there")
         study = Study(
@@ -154,8 +154,12 @@ def run(
             open_loop=held,
             bottleneck=None if answer is None else bottleneck_as_run(answer, installed, members, usable_cpus()),
         )
-    if request.rate_per_s is not None and (measured := served_by_one(proof, held)) is not None:
-        outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
+    if request.rate_per_s is not None:
+        measured = served_by_one(proof, held)
+        if measured is None:
+            say(f"How many replicas {request.rate_per_s:g}/s need is not known: nothing has surely kept the budget")
+        else:
+            outcome = replace(outcome, replicas=replicas_for(request.rate_per_s, measured))
     if outcome.verdict is None or outcome.installable is None:
         return outcome
     if members:

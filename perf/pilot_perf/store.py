@@ -105,12 +105,17 @@ class Store:
         untuned_config: str,
         member_configs: Mapping[str, str] | None = None,
         installed_configs: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
     ) -> Self:
-        """The study at `path`, new where there is none.
+        """The study at `path`, new where there is none, or in place of the one that is there if `fresh`.
 
         Raises:
-            StudyError: the study there was made under other conditions; names the first that differs.
+            StudyError: what is there is no study, or was made under other conditions; names the first that differs.
         """
+        if fresh and path.exists():
+            cls.open(path).close()
+            path.unlink()
         if path.exists():
             store = cls.open(path)
             if difference := first_difference(store.conditions, conditions):

@@ -31,9 +31,11 @@ def study_conditions(
         **machine(),
         **address(url, is_own_server=is_own_server),
         **software(server_version(url), analyzer.version, is_own_server=is_own_server),
-        **model_files(request.model_dir),
+        **model_files(request.model_dir, installed),
         **{
-            f"{name}/{key}": value for name in members for key, value in model_files(request.model_dir_of(name)).items()
+            f"{name}/{key}": value
+            for name, config in members.items()
+            for key, value in model_files(request.model_dir_of(name), config).items()
         },
         "model.precision": _precision(installed, space),
         "model": request.model,

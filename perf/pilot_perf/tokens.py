@@ -12,6 +12,7 @@ CountedBy = Literal["model", "tokenizer", "chunks"]
 # Many models close a stream with a response that holds no tensors. perf_analyzer 2.51 exports numbers for it
 # nevertheless, whatever the memory held. More tokens than this without any text are none.
 MAX_CLOSING_TOKENS = 64
+TOKENIZER_FILE = "tokenizer.json"
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 NUM_INPUT, NUM_OUTPUT = "num_input_tokens", "num_output_tokens"
 
@@ -72,7 +73,7 @@ def tokenizer_count(folder: Path) -> Callable[[str], int]:
     Raises:
         InputDataError: there is none, or it cannot be read.
     """
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_FILE
     try:
         from tokenizers import Tokenizer
 

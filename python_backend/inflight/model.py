@@ -120,8 +120,12 @@ class TritonPythonModel:
                         sink=TritonSink(group, row.format),
                     )
                 )
-            except (InvalidRequestError, UnavailableError) as error:
-                group.give_up(len(parsed) - index, RequestError(error.code, str(error)))
+            except Exception as error:  # noqa: BLE001 a defect of ours, like a refusal, ends this request by its group
+                is_known = isinstance(error, (InvalidRequestError, UnavailableError))
+                if not is_known:
+                    pb_utils.Logger.log_error(f"{self._name}: a request failed: {traceback.format_exc()}")
+                code = error.code if isinstance(error, (InvalidRequestError, UnavailableError)) else ErrorCode.INTERNAL
+                group.give_up(len(parsed) - index, RequestError(code, str(error) if is_known else repr(error)))
                 # Nobody will read what the rows before it have to say, and the refusal comes when they have ended.
                 for row_id in submitted:
                     self._engine.cancel(row_id)

@@ -43,8 +43,7 @@ class Admission:
         )
         token_ids = self._prompt_token_ids(request)
         max_total_tokens = self._limits.max_total_tokens(len(token_ids), params.max_tokens)
-        if not isinstance(request.prompt, str):
-            _check_token_ids(token_ids, self._vocab_size)
+        _check_token_ids(token_ids, self._vocab_size)
         special_stops = (self._tokenizer.special_token_id(stop) for stop in params.stop)
         stop_token_ids = frozenset(params.stop_token_ids).union(t for t in special_stops if t is not None)
         return RequestGroup(
@@ -96,4 +95,4 @@ class Admission:
 def _check_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in token_ids:
         if type(token_id) is not int or not 0 <= token_id < vocab_size:
-            raise InvalidRequestError(f"prompt token id {token_id!r} is not in the vocabulary of {vocab_size}")
+            raise InvalidRequestError(f"prompt token id {token_id!r} is not in the model's vocabulary of {vocab_size}")

@@ -24,7 +24,7 @@ class Checkpoint:
         """
         self._folder = folder
         self._file_of_tensor: dict[str, Any] = {}
-        for path in _weight_files(folder):
+        for path in weight_files(folder):
             try:
                 file: Any = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
@@ -70,7 +70,12 @@ class Checkpoint:
         return sorted(name for name in self._untaken if not name.endswith(endings))
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or what the index names, whatever the names are.
+
+    Raises:
+        ConfigError: neither is there, or the index names what is not in the folder.
+    """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.is_file():
         return [single]

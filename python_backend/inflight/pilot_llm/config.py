@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from pilot_llm.errors import ConfigError
 from pilot_llm.fields import Flag, Integer, Number, Text, checked, checked_values, unknown_name
+from pilot_llm.limits import MOST_SEQUENCES
 from pilot_llm.speculation import SpeculativeConfig, read_speculative_config
 from pilot_llm.vllm_arguments import IGNORED_VLLM_ARGUMENTS, UNSUPPORTED_VLLM_ARGUMENTS
 
@@ -71,7 +72,7 @@ class EngineConfig:
     quantization: str | None = checked(None, Text(choices=("int8",)))
     kv_cache_dtype: str = checked("auto", Text(choices=("auto", "int8", "fp16", "float16", "bfloat16", "float32")))
     max_model_len: int | None = checked(None, Integer(at_least=2))  # None: what the model was trained for
-    max_num_seqs: int = checked(64, Integer(at_least=1, at_most=4096))
+    max_num_seqs: int = checked(64, Integer(at_least=1, at_most=MOST_SEQUENCES))
     max_num_batched_tokens: int | None = checked(None, Integer(at_least=1))  # None: see `step_tokens`
     block_size: int = checked(16, Integer(at_least=1, at_most=1024))
     kv_cache_memory_bytes: int | None = checked(None, Integer(at_least=1))
@@ -127,6 +128,9 @@ class EngineConfig:
             raise ConfigError(f'"inflight" must be an object, got {own!r}')
         speculation = arguments.pop("speculative_config", None)
         ignored = sorted(IGNORED_VLLM_ARGUMENTS.intersection(arguments))
+        for name, usual in UNSUPPORTED_VLLM_ARGUMENTS.items():
+            if arguments.get(name) is None or arguments[name] in usual:
+                arguments.pop(name, None)
         for name in ignored:
             del arguments[name]
         if ignored:

@@ -25,7 +25,7 @@ _LONGEST_WINDOW_TOKENS = 12
 
 
 class Detokenizer:
-    """The text of one sequence. The pieces joined are what decoding all tokens at once gives."""
+    """The text of one sequence. The pieces joined are what decoding all tokens at once gives, behind its prompt."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
@@ -33,6 +33,19 @@ class Detokenizer:
         self._window: list[int] = []
         self._num_shown = 0  # characters of the window's text
         self._num_held_tokens = 0  # since the text last ended with a whole character
+
+    def begin_behind(self, prompt_token_ids: Sequence[int]) -> None:
+        """The text will go on where the prompt ends: many tokenizers give no space before a text's first word."""
+        known = prompt_token_ids
+        if self._skip_special_tokens:
+            # Few of the last ones are special.
+            known = [t for t in prompt_token_ids[-_LONGEST_WINDOW_TOKENS:] if not self._tokenizer.is_special(t)]
+        for count in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _LONGEST_CHARACTER_TOKENS):
+            context = known[-count:]
+            text = self._decoded(context)
+            if text and REPLACEMENT not in (text[0], text[-1]):
+                self._window, self._num_shown = list(context), len(text)
+                return
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Take in the next tokens; returns the text that they complete."""

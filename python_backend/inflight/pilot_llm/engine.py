@@ -268,7 +268,7 @@ class Engine:
             group = self._admission.prepare(stream.ticket, stream.request, stream.arrival_s)
         except InvalidRequestError as error:
             self._responder.end(stream.ticket, EndNews("error", RequestError(error.code, str(error))))
-        except Exception as error:  # noqa: BLE001 a foreign tokenizer: what it raises ends this request only
+        except BaseException as error:  # noqa: BLE001 a foreign tokenizer, which may panic: it ends this request only
             _log.exception("request %s: the prompt could not be tokenised", stream.request.request_id)
             message = f"the prompt could not be tokenised: {error}"
             self._responder.end(stream.ticket, EndNews("error", RequestError(ErrorCode.INTERNAL, message)))

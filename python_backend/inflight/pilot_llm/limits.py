@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from pilot_llm.errors import InvalidRequestError
 
+MOST_SEQUENCES = 4096
+"""That may run at once, and that one request may ask for, whatever a model's `max_num_seqs` is."""
+
 
 @dataclass(frozen=True)
 class SequenceLimits:

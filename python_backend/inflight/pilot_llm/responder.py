@@ -164,6 +164,12 @@ class Responder:
         worker.thread.start()
 
     def _work(self, worker: _Worker) -> None:
+        try:
+            self._work_until_relieved(worker)
+        except BaseException as error:  # noqa: BLE001 without its worker no answer would ever end
+            self._on_defect(f"a responder thread failed: {error!r}")
+
+    def _work_until_relieved(self, worker: _Worker) -> None:
         while (taken := self._take(worker)) is not None:
             stream, news = taken
             due_s = self._handle(stream, news, worker)
@@ -220,7 +226,7 @@ class Responder:
                 if due_s is None or due_s > self._clock():
                     return due_s
             output = stream.next_output(error)
-        except Exception as exception:  # noqa: BLE001 a foreign tokenizer: what it raises ends this request only
+        except BaseException as exception:  # noqa: BLE001 a foreign tokenizer, which may panic: it ends this request only
             _log.exception("request %s: its tokens could not be turned into text", stream.request.request_id)
             error = RequestError(ErrorCode.INTERNAL, f"the answer could not be turned into text: {exception}")
             stream.fail()

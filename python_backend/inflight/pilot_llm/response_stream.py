@@ -207,6 +207,8 @@ class ResponseStream:
         if text.finish_reason is not None:
             return  # sampled before the engine knew of a stop string
         token = news.token
+        if text.num_tokens == 0:
+            text.detokenizer.begin_behind(self.prompt_token_ids)
         text.num_tokens += 1
         if token.logprob is not None:
             text.cumulative_logprob = (text.cumulative_logprob or 0.0) + token.logprob

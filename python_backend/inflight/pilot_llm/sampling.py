@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pilot_llm.errors import InvalidRequestError
 from pilot_llm.fields import Flag, Integer, ListOf, Number, Text, checked, checked_values, unknown_name
+from pilot_llm.limits import MOST_SEQUENCES
 from pilot_llm.tokenizer import Tokenizer
 
 MIN_TEMPERATURE = 0.01
@@ -86,7 +87,7 @@ _COUNT_OF_LOGPROBS = Integer(at_least=-1, coerce=True)
 class SamplingParams:
     """One generation's wishes, checked. Defaults are vLLM's; `None` says that the wish is absent."""
 
-    n: int = checked(1, Integer(at_least=1, coerce=True))
+    n: int = checked(1, Integer(at_least=1, at_most=MOST_SEQUENCES, coerce=True))
     max_tokens: int | None = checked(16, Integer(at_least=1, coerce=True), none_is_a_value=True)
     min_tokens: int = checked(0, Integer(at_least=0, coerce=True))
     ignore_eos: bool = checked(False, Flag(coerce=True))

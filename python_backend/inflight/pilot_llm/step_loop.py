@@ -16,7 +16,7 @@ It never waits for a client: news is handed over in one go, under one short lock
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -124,6 +124,7 @@ class StepLoop:
             if self.scheduler.has_work or self._in_flight is not None:
                 self._step()
             else:
+                self._leave_waiting_room(())
                 self._record({}, [])
 
     def stop(self) -> None:
@@ -175,7 +176,7 @@ class StepLoop:
         self.step_started_s = None
         self._num_failed_steps = 0
         self._post(self._news(plan, tokens, result, now_s))
-        self._leave_waiting_room(plan)
+        self._leave_waiting_room(plan.started)
         self._record_step(plan, result, now_s)
 
     def _drop_flight(self) -> None:
@@ -193,7 +194,7 @@ class StepLoop:
         _log.error("a step of %d requests failed", len(groups), exc_info=error)
         failure = RequestError(ErrorCode.INTERNAL, f"a step of the model failed: {type(error).__name__}: {error}")
         self._post([(group.ticket, EndNews("error", failure)) for group in groups])
-        self._leave_waiting_room(plan)
+        self._leave_waiting_room(plan.started)
         self._record({}, [])
         if self._num_failed_steps >= self._max_failed_steps:
             raise EngineDeadError(f"{self._num_failed_steps} steps in a row have failed, the last with: {error}")
@@ -213,11 +214,11 @@ class StepLoop:
         news.extend((group.ticket, _failure(reason)) for group, reason in result.failed)
         return news
 
-    def _leave_waiting_room(self, plan: StepPlan) -> None:
+    def _leave_waiting_room(self, started: Sequence[RequestGroup]) -> None:
         num_running = self.scheduler.num_running
-        if plan.started or num_running != self._num_running_seen:
+        if started or num_running != self._num_running_seen:
             self._num_running_seen = num_running
-            self._waiting_room.leave([group.ticket for group in plan.started], num_running)
+            self._waiting_room.leave([group.ticket for group in started], num_running)
 
     def _record_step(self, plan: StepPlan, result: StepResult, now_s: float) -> None:
         observations: list[Observation] = []

@@ -73,11 +73,15 @@ class HfTokenizer:
         generation, model, texts = (
             _read_json(folder / name) for name in ("generation_config.json", "config.json", "tokenizer_config.json")
         )
-        eos = generation.get("eos_token_id", model.get("eos_token_id"))
+        eos = generation.get("eos_token_id")
         if eos is None:
-            eos = tokenizer.token_to_id(_token_text(texts.get("eos_token")))
+            eos = model.get("eos_token_id")
+        # As in vLLM, the tokenizer's own counts always: a chat model may end its turns by it, and have its base's file.
+        own_eos = tokenizer.token_to_id(_token_text(texts.get("eos_token")))
         bos_token_id = tokenizer.token_to_id(_token_text(texts.get("bos_token")))
         eos_token_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+        if own_eos is not None:
+            eos_token_ids |= {own_eos}
         return cls(tokenizer, eos_token_ids=eos_token_ids, bos_token_id=bos_token_id)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

@@ -4,24 +4,25 @@ They may stand in model.json, so that one file serves both backends; the load lo
 would change answers are not ignored: they are in `UNSUPPORTED_VLLM_ARGUMENTS`, and refused.
 """
 
-UNSUPPORTED_VLLM_ARGUMENTS = frozenset(
-    [
-        "convert",
-        "disable_sliding_window",
-        "enable_lora",
-        "hf_overrides",
-        "logits_processors",
-        "logprobs_mode",
-        "override_generation_config",
-        "override_neuron_config",
-        "override_pooler_config",
-        "rope_scaling",
-        "rope_theta",
-        "runner",
-        "skip_tokenizer_init",
-        "task",
-    ]
-)
+from collections.abc import Mapping
+
+UNSUPPORTED_VLLM_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
+    "convert": ("auto", "none"),
+    "disable_sliding_window": (False,),
+    "enable_lora": (False,),
+    "hf_overrides": ({},),
+    "logits_processors": ([],),
+    "logprobs_mode": (),
+    "override_generation_config": ({},),
+    "override_neuron_config": ({},),
+    "override_pooler_config": (),
+    "rope_scaling": ({},),
+    "rope_theta": (),
+    "runner": ("auto", "generate"),
+    "skip_tokenizer_init": (False,),
+    "task": ("auto", "generate"),
+}
+"""With the values, beside null, that ask for what happens anyway."""
 
 IGNORED_VLLM_ARGUMENTS = frozenset(
     """

@@ -130,7 +130,8 @@ def test_help_of_each_subcommand_is_there() -> None:
 
 
 def test_precisions_may_be_listed_with_commas_and_axes_are_checked() -> None:
-    from pilot_cli.export_model import parse_axes, split_names
+    from pilot_cli.export_model import parse_axes
+    from pilot_cli.param_types import split_names
 
     assert split_names(("int8, int4", "fp16")) == ("int8", "int4", "fp16")
     assert parse_axes(("ids:1=tokens", "mask:1=tokens")) == {"ids": {1: "tokens"}, "mask": {1: "tokens"}}

@@ -1,33 +1,16 @@
 """All files or none; the old ones stay readable until the new ones are there."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from pilot_export.errors import InstallError
-from pilot_export.install import install_files, working_copy
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {str(p.relative_to(folder)): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-@contextmanager
-def files_no_larger_than(size_bytes: int) -> Iterator[None]:
-    """The system refuses to write more, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from pilot_export.install import install_files
+from pilot_testing.folders import contents, files_no_larger_than
 
 
 @pytest.fixture
@@ -149,25 +132,3 @@ def test_what_a_killed_install_left_is_swept(model_dir: Path) -> None:
     (model_dir / ".installing-dead" / "new-0").touch()
     install_files(model_dir, {"config.pbtxt": "new"})
     assert not list(model_dir.glob(".installing-*"))
-
-
-def test_a_working_copy_on_a_full_disk_is_one_line_and_no_half_of_a_model(tmp_path: Path) -> None:
-    (tmp_path / "committed" / "m").mkdir(parents=True)
-    (tmp_path / "committed" / "m" / "config.pbtxt").write_text("x" * 1000)
-    with (
-        files_no_larger_than(100),
-        pytest.raises(InstallError, match=r"model_repository cannot be made from .*committed: \[Errno 27\].*Free some"),
-    ):
-        working_copy(tmp_path / "committed", tmp_path / "build")
-    assert list((tmp_path / "build" / "model_repository").iterdir()) == []
-
-
-def test_a_working_copy_is_made_once_and_then_kept(tmp_path: Path) -> None:
-    committed = tmp_path / "committed"
-    install_files(committed / "a", {"config.pbtxt": "as committed"})
-    copy = working_copy(committed, tmp_path / "build")
-    (copy / "a" / "config.pbtxt").write_text("tuned")
-    install_files(committed / "b", {"config.pbtxt": "later"})
-    assert working_copy(committed, tmp_path / "build") == copy
-    assert contents(copy) == {"a/config.pbtxt": "tuned", "b/config.pbtxt": "later"}
-    assert contents(committed)["a/config.pbtxt"] == "as committed"

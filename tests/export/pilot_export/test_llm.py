@@ -1,6 +1,7 @@
 """Export of an LLM: what ends up in the repository, what is refused, and that a refusal leaves nothing behind."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from pilot_export import llm_verify
 from pilot_export.errors import ExportError
 from pilot_export.llm import export_llm
+from pilot_llm.checkpoint import Checkpoint
 from pilot_llm.tokenizer import HfTokenizer
 from pilot_testing.hf_models import load, make_model, save_random
 from pilot_testing.tiny_llm import BEGIN_ID, END_ID, make_model_folder
@@ -145,6 +148,28 @@ def test_8_bit_without_the_kernels_or_of_a_folder_that_stays_where_it_is_is_refu
     export_llm(str(folder), repository, name="once", precision="int8", is_verified=False)
     with pytest.raises(ExportError, match="is quantised already"):
         export_llm(str(repository / "once" / "1"), repository, name="twice", precision="int8", is_verified=False)
+
+
+def test_weights_as_they_come_are_served_so_after_8_bit_ones(folder: Path, repository: Path) -> None:
+    settings = repository / "model" / "1" / "model.json"
+    export_llm(str(folder), repository, name="model", precision="int8", is_verified=False)
+    export_llm(str(folder), repository, name="model", is_verified=False)
+    assert json.loads(settings.read_text()) == {"model": "."}
+    # What a person has asked for stays.
+    settings.write_text('{"model": ".", "quantization": "int8"}')
+    export_llm(str(folder), repository, name="model", is_verified=False)
+    assert json.loads(settings.read_text()) == {"model": ".", "quantization": "int8"}
+
+
+def test_shards_may_have_any_names(folder: Path, repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "named")
+    (tmp_path / "named" / "model.safetensors").rename(tmp_path / "named" / "weights.one.safetensors")
+    tensors = safe_open(tmp_path / "named" / "weights.one.safetensors", framework="pt").keys()
+    index = {"weight_map": dict.fromkeys(tensors, "weights.one.safetensors")}
+    (tmp_path / "named" / "model.safetensors.index.json").write_text(json.dumps(index))
+    export = export_llm(str(tmp_path / "named"), repository, name="model", is_verified=False)
+    assert export.weights_bytes > 0
+    Checkpoint(repository / "model" / "1")
 
 
 def test_link_copies_no_weights(folder: Path, repository: Path) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from pilot_perf.measures import Figures, Measurement, Trial
 from pilot_perf.store import Store
 from pilot_testing.simulated_study import measured, simulated_study
 
-# Requests/s of three rounds; the noisy ones are lower by more than the tolerance, and not surely.
-STEADY, NOISY, SLOWER = (100.0, 101.0, 99.0), (75.0, 101.0, 99.0), (80.0, 80.8, 79.2)
+# Requests/s of three rounds: steady ones, noisy ones (lower by more than the tolerance, but not surely), slower ones.
+RATES = (100.0, 101.0, 99.0), (75.0, 101.0, 99.0), (80.0, 80.8, 79.2)
 MakeStudy = Callable[..., Path]
 
 
@@ -92,16 +92,27 @@ def test_a_budget_that_nothing_keeps_any_more_is_a_regression(before: Path, make
     assert any("none in" in text or "breaks it" in text for text in found.regressions)
 
 
+def load_study(path: Path, rates: Sequence[float], slo: str = "p95:50ms", errors: Sequence[float] = (0, 0, 0)) -> Path:
+    with Store.create_or_resume(path, {"slo": slo}, "") as store:
+        rounds = [("search", 100.0, 0.0), *(("confirm", *of) for of in zip(rates, errors, strict=True))]
+        for phase, rate, error_rate in rounds:
+            figures = Figures(rate, {"avg": 40.0, "p95": 40.0}, 500, 5.0, error_rate=error_rate)
+            store.add(phase, Measurement(Trial(UNTUNED, 4), "measured", figures), 1.0)  # type: ignore[arg-type]
+    return path
+
+
+def test_a_share_of_errors_that_may_be_0_is_judged_by_its_budget_alone(tmp_path: Path) -> None:
+    slo = "error_rate:<=:0.01"
+    none, one, few = (
+        load_study(tmp_path / name, RATES[0], slo, errors)
+        for name, errors in (("a", (0, 0, 0)), ("b", (0, 0, 0.002)), ("c", (0.001, 0.001, 0.004)))
+    )
+    assert comparison(one, few).regressions == []
+    assert comparison(none, few).regressions == []
+
+
 def test_studies_of_the_load_alone_are_compared_by_their_confirming_rounds(tmp_path: Path) -> None:
     """Not by one short window each: three rounds have an interval."""
-
-    def study(name: str, rates: tuple[float, ...]) -> Path:
-        with Store.create_or_resume(tmp_path / name, {"slo": "p95:50ms"}, "") as store:
-            for phase, rate in (("search", 100.0), *(("confirm", rate) for rate in rates)):
-                figures = Figures(rate, {"avg": 40.0, "p95": 40.0}, 500, 5.0)
-                store.add(phase, Measurement(Trial(UNTUNED, 4), "measured", figures), 1.0)  # type: ignore[arg-type]
-        return tmp_path / name
-
-    before, noisy, slower = (study(*of) for of in (("a", STEADY), ("b", NOISY), ("c", SLOWER)))
+    before, noisy, slower = (load_study(tmp_path / name, rates) for name, rates in zip("abc", RATES, strict=True))
     assert comparison(before, noisy).regressions == []
     assert any(text.startswith("untuned: requests/s x 0.80 [") for text in comparison(before, slower).regressions)

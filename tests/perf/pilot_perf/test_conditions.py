@@ -1,4 +1,7 @@
+import json
 from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_perf.conditions import address, machine, model_files, software
 from pilot_perf.store import first_difference
@@ -10,13 +13,32 @@ def test_a_changed_weight_changes_the_conditions_and_a_record_beside_it_does_not
     (version_dir / "model.fp32.onnx").write_bytes(b"weights")
     (version_dir / "model.fp32.json").write_text("a record of the export")
     (tmp_path / "m" / "config.pbtxt").write_text("")
-    before = model_files(tmp_path / "m")
+    before = model_files(tmp_path / "m", ModelConfig())
     assert list(before) == ["model.1/model.fp32.onnx"]
     (version_dir / "model.fp32.json").write_text("another")
-    assert model_files(tmp_path / "m") == before
+    assert model_files(tmp_path / "m", ModelConfig()) == before
     (version_dir / "model.fp32.onnx").write_bytes(b"others")
-    assert model_files(tmp_path / "m") != before
-    assert model_files(None) == {}
+    assert model_files(tmp_path / "m", ModelConfig()) != before
+    assert model_files(None, ModelConfig()) == {}
+
+
+def test_files_that_a_model_borrows_are_part_of_it(tmp_path: Path) -> None:
+    for name in ("m/1", "other/1", "weights"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "other" / "1" / "model.onnx").write_bytes(b"borrowed")
+    (tmp_path / "weights" / "model.safetensors").write_bytes(b"linked")
+    (tmp_path / "m" / "1" / "model.json").write_text(json.dumps({"model": str(tmp_path / "weights")}))
+    config = ModelConfig(default_model_filename="../../other/1/model.onnx")
+    config.parameters["tokenizer"].string_value = "../../other/1/not there"
+    before = model_files(tmp_path / "m", config)
+    assert list(before) == [
+        "model.1/model.json", "model.default_model_filename", "model.model/model.safetensors"
+    ]  # fmt: skip
+    for name in ("other/1/model.onnx", "weights/model.safetensors"):
+        (tmp_path / name).write_bytes(b"changed")
+        after = model_files(tmp_path / "m", config)
+        assert after != before
+        before = after
 
 
 def test_the_machine_and_the_versions_are_named() -> None:

@@ -72,6 +72,19 @@ def test_slower_is_called_slower() -> None:
     assert "slower than the untuned one" in verdict.text
 
 
+def test_one_that_is_no_faster_but_alone_keeps_the_budget_is_chosen() -> None:
+    noise = [1.0, 1.2, 0.8, 1.0, 1.1, 0.9, 1.2, 1.1]
+    for rate in (100.0, 80.0):
+        verdict, _ = run(
+            lambda trial, number, rate=rate: (
+                (100.0 if trial.knobs.is_untuned else rate) * noise[number % 8],
+                60.0 if trial.knobs.is_untuned else 40.0,
+            )
+        )
+        assert verdict.text == "the chosen configuration keeps the budget, which the untuned one breaks"
+        assert verdict.is_a_gain
+
+
 def test_a_winner_that_breaks_the_budget_in_two_long_windows_steps_down() -> None:
     """To the load that should use 93% of the budget, by Little's law; not to the next that happened to be measured."""
     verdict, confirmed = run(lambda trial, number: (300.0, 7.5 * trial.concurrency))

@@ -48,6 +48,13 @@ def test_each_member_has_the_knobs_that_it_can_take() -> None:
     assert (spaces["last"].max_batches, spaces["last"].instances) == ((), (1, 2))
 
 
+def test_a_batch_below_the_ensemble_s_own_is_refused() -> None:
+    with pytest.raises(
+        KnobError, match=r"takes batches of up to 4, and so must its members: leave 1, 2 out of --max-b"
+    ):
+        space(Levels(max_batches=(1, 2, 8)))
+
+
 def test_every_combination_is_a_configuration_and_named_by_its_members() -> None:
     levels = Levels(instances=(1, 2), intra_op_threads=(1,), max_batches=(8,), queue_delays_us=(0,))
     found = space(levels).configurations()

@@ -24,6 +24,9 @@ def test_each_form_draws_what_it_says(tmp_path: Path) -> None:
     sample.write_text("5\n5\n900\n")
     assert set(drawn(str(sample))) == {5, 900}
     assert drawn(str(sample)).count(5) == pytest.approx(1333, abs=100)
+    before = str(parse_lengths(str(sample)))
+    sample.write_text("5\n6\n900\n")
+    assert str(parse_lengths(str(sample))) != before  # a condition of a study
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,20 @@ import random
 
 import pytest
 
-from pilot_perf.ratio import further_value_factor, paired_ratio
+from pilot_perf.ratio import further_value_factor, paired_ratio, t_95, upper_bound
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(15, 2.131), (16, 2.120), (20, 2.086), (30, 2.042), (1000, 1.962)])
+def test_student_s_quantiles_are_those_of_the_tables(freedom: int, quantile: float) -> None:
+    assert t_95(freedom) == pytest.approx(quantile, abs=1e-3)
+
+
+def test_one_more_round_widens_no_bound() -> None:
+    """Between the table's last value and what follows it."""
+    values = [1.0, 1.1] * 12
+    bounds = [upper_bound(values[:count]) for count in range(14, 24, 2)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[0] - bounds[1] < 2 * (bounds[1] - bounds[2])
 
 
 def test_equal_pairs_have_ratio_one_and_no_spread() -> None:

@@ -122,6 +122,13 @@ def test_the_same_conditions_resume(tmp_path: Path) -> None:
         assert len(store.rows()) == 1
 
 
+def test_a_fresh_study_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    with make(tmp_path / "s.sqlite") as store:
+        store.add("search", MEASURED, 4.5)
+    with Store.create_or_resume(tmp_path / "s.sqlite", {"slo": "p99:50ms"}, "", fresh=True) as store:
+        assert (store.rows(), store.conditions) == ([], {"slo": "p99:50ms"})
+
+
 def test_other_conditions_are_refused_and_the_difference_is_named(tmp_path: Path) -> None:
     make(tmp_path / "s.sqlite").close()
     with pytest.raises(StudyError, match=r"slo was 'p95:50ms', now it is 'p99:50ms'.*--study.*--fresh"):
@@ -137,6 +144,8 @@ def test_a_condition_that_only_one_side_has_is_a_difference() -> None:
 def test_another_file_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     path.write_bytes(content)
+    with pytest.raises(StudyError, match=r"is not a study: .*Name the SQLite file that"):
+        Store.create_or_resume(path, CONDITIONS, "", fresh=True)
     with pytest.raises(StudyError, match=r"is not a study: .*Name the SQLite file that"):
         make(path)
     assert path.read_bytes() == content

@@ -189,26 +189,31 @@ def test_defect_in_a_thread_beside_the_engine_leaves_nobody_unanswered(
 
 
 class BrokenTokenizer(LetterTokenizer):
-    def __init__(self, *, fails: str) -> None:
-        self._fails = fails
+    def __init__(self, *, fails: str, error: type[BaseException]) -> None:
+        self._fails, self._error = fails, error
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         if self._fails == "encode" and "x" in text:
-            raise RuntimeError("no such text")
+            raise self._error("no such text")
         return super().encode(text)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        if self._fails == "decode" and token_ids and token_ids[0] == self._bad_token:
-            raise RuntimeError("no such token")
+        if self._fails == "decode" and list(token_ids[:3]) == self._bad_context:
+            raise self._error("no such tokens")
         return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    _bad_token = greedy_oracle(LetterTokenizer().encode("axe"), 1)[0]
+    _bad_context = LetterTokenizer().encode("axe")
+
+
+class Panic(BaseException):
+    """As a defect in a library written in Rust comes to Python."""
 
 
 @pytest.mark.parametrize("fails", ["encode", "decode"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_tokenizer_that_raises_ends_one_request(fails: str, stream: bool) -> None:
-    with running_engine(HashRunner(60), tokenizer=BrokenTokenizer(fails=fails)) as engine:
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+def test_tokenizer_that_raises_ends_one_request(fails: str, stream: bool, error: type[BaseException]) -> None:
+    with running_engine(HashRunner(60), tokenizer=BrokenTokenizer(fails=fails, error=error)) as engine:
         bad = submit(engine, "axe", max_tokens=5, stream=stream, ignore_eos=True)
         good = submit(engine, "abc", max_tokens=5, stream=stream)
         assert_error(bad, ErrorCode.INTERNAL, "no such")
@@ -257,7 +262,7 @@ def test_sink_that_cannot_be_asked_for_cancellation_is_served_all_the_same() -> 
 BAD_REQUESTS: dict[str, tuple[str | list[int], dict[str, object], str]] = {
     "empty text": ("", {}, "the prompt is empty"),
     "no token ids": ([], {}, "the prompt is empty"),
-    "token id outside the vocabulary": ([1, 64], {}, "prompt token id 64 is not in the vocabulary of 64"),
+    "token id outside the vocabulary": ([1, 64], {}, "prompt token id 64 is not in the model's vocabulary of 64"),
     "negative token id": ([-1], {}, "prompt token id -1"),
     "token id that is no number": ([1.5], {}, "prompt token id 1.5"),
     "prompt of the context length": ([1] * 64, {}, "it may have at most 63"),
@@ -292,8 +297,34 @@ def test_number_larger_than_a_float_harms_nobody() -> None:
 
 
 def test_request_that_wants_more_sequences_than_may_run_is_refused_at_once() -> None:
-    with running_engine() as engine, pytest.raises(InvalidRequestError, match="n is 1000000000, but the model's"):
-        submit(engine, [1], n=10**9, temperature=1.0)
+    with running_engine() as engine, pytest.raises(InvalidRequestError, match="n is 4096, but the model's"):
+        submit(engine, [1], n=4096, temperature=1.0)
+
+
+class LargerTokenizer(LetterTokenizer):
+    """Knows a token that the model does not, as some published models' do."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [*super().encode(text.removesuffix("<pad>")), *([10_000] * text.endswith("<pad>"))]
+
+
+def test_text_with_a_token_that_the_model_does_not_know_ends_its_request_alone() -> None:
+    with running_engine(HashRunner(60), tokenizer=LargerTokenizer()) as engine:
+        good = submit(engine, "abc", max_tokens=20, ignore_eos=True)
+        for _ in range(4):
+            assert_error(submit(engine, "ab<pad>"), ErrorCode.INVALID_ARG, "token id 10000 is not in the model's vocab")
+        assert len(good.wait().token_ids()) == 20
+        assert engine.is_healthy
+
+
+def test_places_are_free_again_behind_a_request_that_ended_by_its_stop_string() -> None:
+    prompt = next([first] for first in range(60) if EOS not in greedy_oracle([first], 6))
+    stop = LetterTokenizer().decode(greedy_oracle(prompt, 6))[-1]
+    with running_engine(max_num_seqs=2, inflight={"max_queue_size": 1}) as engine:
+        for _ in range(3):
+            stopped = submit(engine, prompt, max_tokens=200, ignore_eos=True, stop=[stop])
+            assert stopped.wait().finish_reason() == "stop"
+            wait_until(lambda: engine._waiting_room._num_free_places == 2)
 
 
 def test_prompt_too_large_for_the_pool_does_not_block_the_small_ones_behind_it() -> None:

@@ -106,6 +106,8 @@ class TensorRtLlmContract:
         if "text_input" not in arrays:
             raise InvalidRequestError("text_input: missing")
         num_rows = len(arrays["text_input"])
+        if num_rows == 0:
+            raise InvalidRequestError("text_input: a batch of no rows has no answer")
         return [_parse_row(Fields(arrays, row), row, num_rows, options) for row in range(num_rows)]
 
 

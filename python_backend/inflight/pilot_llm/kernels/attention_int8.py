@@ -8,14 +8,14 @@
       scales [16] float32, corrections [16] int32          scales [16] float32
 
 (Without VNNI, fours lie in the order that linear_kernels says.) Keys, values and queries are quantised by the largest
-magnitude of their head. A weight, which is e^score times its value's scale, is quantised by the largest of its row, to
-15 bits: many small weights may count as much as a large one. VNNI multiplies bytes; so there a row of weights is two,
-the upper bits and the lower ones, and its answer too, until the end:
+magnitude of their head. A weight, which is e^score times its value's scale, is quantised by the largest of its row in a
+chunk of blocks, to 15 bits: many small weights may count as much as a large one. VNNI multiplies bytes; so there a row
+of weights is two, the upper bits and the lower ones, and its answer too, until the end:
 
     weights [vectors][parts][keys]  upper  [w0 >> 8 | w1 >> 8 | ...]     answers [vectors][parts][dim]
                                     lower  [w0 & 255 | w1 & 255 | ...]
 
-Sums are exact within a chunk of blocks, and chunks begin where they begin in the sequence. Values that are not written
+Sums are exact within a chunk, and chunks begin where they begin in the sequence. Values that are not written
 yet are read: their weight is 0, and 0 times a whole number is 0.
 """
 
@@ -140,20 +140,20 @@ def expect_values(blocks, values, depth):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _quantize_weights(weights, value_scales, rows, scales):
-    """rows [parts, keys], scales [parts]; the weights are scaled in place."""
-    for index in range(len(weights)):
-        weights[index] *= value_scales[index]
+    """Of a chunk: rows [parts, keys], scales [parts]; the weights are scaled in place."""
+    for key in range(len(weights)):
+        weights[key] *= value_scales[key]
     unit, factor = quantized_by(largest_magnitude(weights), _MOST_WEIGHT)
     if HAS_VNNI:
         upper, lower = rows[0], rows[1]
-        for index in range(len(weights)):
-            whole = np.int32(rounded(weights[index] * factor))
-            upper[index] = whole >> np.int32(8)
-            lower[index] = whole & np.int32(255)
+        for key in range(len(weights)):
+            whole = np.int32(rounded(weights[key] * factor))
+            upper[key] = whole >> np.int32(8)
+            lower[key] = whole & np.int32(255)
         scales[0], scales[1] = unit * _F(256), unit
     else:
-        for index in range(len(weights)):
-            rows[0, index] = np.int32(rounded(weights[index] * factor))
+        for key in range(len(weights)):
+            rows[0, key] = np.int32(rounded(weights[key] * factor))
         scales[0] = unit
 
 
@@ -185,18 +185,21 @@ def answer(weights, sums, blocks, first_block, num_keys, values, out, first_row,
         for token in range(BLOCK_SIZE):
             value_scales[index * BLOCK_SIZE + token] = of_block[token]
     value_scales[num_keys:] = 0
-    for row in range(vectors):
-        _quantize_weights(weights[row], value_scales, rows[row], scales[row])
     answers[:] = 0
     num_rows = vectors * _WEIGHT_PARTS
     height, first = even_part(num_rows, DOT_ROWS), 0
     while first < num_blocks:
         end = min(num_blocks, ((first_block + first) // _CHUNK_BLOCKS + 1) * _CHUNK_BLOCKS - first_block)
+        key, end_key = first * BLOCK_SIZE, end * BLOCK_SIZE
+        for row in range(vectors):
+            _quantize_weights(
+                weights[row, key:end_key], value_scales[key:end_key], rows[row, :, key:end_key], scales[row]
+            )
         for panel in range(depth // LANES):
             for row in range(0, num_rows, height):
                 value_tile(
                     np.int64(min(height, num_rows - row)),
-                    address(rows) + row * rows.strides[1] + first * BLOCK_SIZE * rows.itemsize,
+                    address(rows) + row * rows.strides[1] + key * rows.itemsize,
                     np.int64(rows.strides[1]),
                     address(table) + first * table.itemsize,
                     np.int64(panel * LANES * BLOCK_SIZE),

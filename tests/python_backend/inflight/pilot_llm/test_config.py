@@ -32,7 +32,12 @@ def test_vllm_arguments_without_meaning_here_are_logged(tmp_path: Path, caplog: 
 def test_names_are_known_once() -> None:
     ours = set(EngineConfig.__dataclass_fields__)
     assert not ours & IGNORED_VLLM_ARGUMENTS
-    assert not (ours | IGNORED_VLLM_ARGUMENTS) & UNSUPPORTED_VLLM_ARGUMENTS
+    assert not (ours | IGNORED_VLLM_ARGUMENTS) & set(UNSUPPORTED_VLLM_ARGUMENTS)
+
+
+def test_vllm_arguments_that_ask_for_what_happens_anyway_are_accepted(tmp_path: Path) -> None:
+    usual = {"enable_lora": False, "task": "generate", "runner": "auto", "hf_overrides": None, "rope_scaling": {}}
+    assert read(tmp_path, {"model": ".", **usual}) == read(tmp_path, {"model": "."})
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,7 @@ def test_names_are_known_once() -> None:
         ({"model": ".", "inflight": {"intra_op_threads": 10**6}}, "intra_op_threads must be from 1 to 1024"),
         ({"model": ".", "inflight": 3}, '"inflight" must be an object'),
         ({"model": ".", "enable_lora": True}, "vLLM's 'enable_lora' is not supported"),
+        ({"model": ".", "task": "embed"}, "vLLM's 'task' is not supported"),
         ({"model": ".", "quantization": "awq"}, "quantization must be one of int8, got 'awq'"),
         ({"model": ".", "block_size": "16"}, "block_size must be a whole number, got '16'"),
         ({"model": ".", "max_num_seqs": True}, "max_num_seqs must be a whole number"),

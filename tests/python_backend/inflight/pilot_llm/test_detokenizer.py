@@ -81,6 +81,26 @@ def test_words_keep_their_spaces_when_streamed_token_by_token() -> None:
     assert pieces(SENTENCE_PIECE, token_ids) == ["The", " cat", " sat", ".", ""]
 
 
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+@pytest.mark.parametrize("prompt", ["", "The", "The cat sat.", "cat 👩", "The 你好 sat"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_answer_goes_on_where_its_prompt_ends(tokenizer: HfTokenizer, prompt: str, text: str) -> None:
+    before, after = tokenizer.encode(prompt), tokenizer.encode(text)
+    detokenizer = Detokenizer(tokenizer)
+    detokenizer.begin_behind(before)
+    shown = [*(detokenizer.feed([token_id]) for token_id in after), detokenizer.flush()]
+    assert tokenizer.decode(before) + "".join(shown) == tokenizer.decode([*before, *after])
+
+
+def test_a_first_word_has_its_space_behind_the_prompt_and_none_behind_half_a_character() -> None:
+    vocabulary = SENTENCE_PIECE._tokenizer.get_vocab()
+    half = SENTENCE_PIECE.encode("👧")[-4:-1]
+    for prompt, expected in (([vocabulary["▁The"]], " cat"), ([vocabulary["</s>"]], "cat"), (half, "cat"), ([], "cat")):
+        detokenizer = Detokenizer(SENTENCE_PIECE)
+        detokenizer.begin_behind(prompt)
+        assert detokenizer.feed([vocabulary["▁cat"]]) == expected
+
+
 @pytest.mark.parametrize("tokenizer", [BYTE_LEVEL, SENTENCE_PIECE], ids=["byte level", "sentence piece"])
 @pytest.mark.parametrize("text", ["你好", "👩‍👧", "é"])
 def test_character_over_several_tokens_comes_whole_and_no_piece_holds_a_replacement(

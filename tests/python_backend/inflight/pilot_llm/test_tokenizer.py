@@ -37,6 +37,17 @@ def test_eos_id_is_found_in_the_next_best_file(tmp_path: Path, files: dict[str, 
     assert HfTokenizer.from_folder(write_folder(tmp_path, **files)).eos_token_ids == {4}
 
 
+def test_the_tokenizer_s_own_eos_ends_an_answer_too(tmp_path: Path) -> None:
+    """As of chat models that came with their base model's generation_config.json."""
+    files = {"generation_config": {"eos_token_id": 4}, "tokenizer_config": {"eos_token": "<end>"}}
+    assert HfTokenizer.from_folder(write_folder(tmp_path, **files)).eos_token_ids == {4, 5}
+
+
+def test_a_null_says_nothing_of_the_eos(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, config={"eos_token_id": 4}, generation_config={"eos_token_id": None})
+    assert HfTokenizer.from_folder(folder).eos_token_ids == {4}
+
+
 def test_model_without_eos_has_none(tmp_path: Path) -> None:
     assert HfTokenizer.from_folder(write_folder(tmp_path)).eos_token_ids == frozenset()
 
