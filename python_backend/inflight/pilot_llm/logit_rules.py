@@ -7,10 +7,11 @@ Penalties as in vLLM: frequency and presence count output tokens only, repetitio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 if TYPE_CHECKING:
@@ -27,25 +28,27 @@ def apply_rules(logits: torch.Tensor, row: SampleRow) -> None:
     """
     params = row.params
     if params.allowed_token_ids is not None:
-        allowed = _index(params.allowed_token_ids, logits)
+        allowed = _index(params.allowed_index, logits)
         kept = logits[allowed]
         logits.fill_(_FORBIDDEN)
         logits[allowed] = kept
     if params.bad_words_token_ids:
-        logits[_index(_completing_tokens(params.bad_words_token_ids, row.output_token_ids), logits)] = _FORBIDDEN
+        completing = _completing_tokens(params.bad_words_token_ids, row.output_token_ids)
+        logits[_index(np.array([*completing], np.int64), logits)] = _FORBIDDEN
     if len(row.output_token_ids) < params.min_tokens:
-        logits[_index({*row.eos_token_ids, *params.stop_token_ids}, logits)] = _FORBIDDEN
+        logits[_index(np.array([*row.eos_token_ids, *params.stop_token_ids], np.int64), logits)] = _FORBIDDEN
     if params.logit_bias:
-        biased = _index(params.logit_bias, logits)
-        logits[biased] += torch.tensor(list(params.logit_bias.values()), dtype=logits.dtype, device=logits.device)
+        token_ids, added = params.biases
+        logits[_index(token_ids, logits)] += torch.from_numpy(added).to(logits)
     if params.repetition_penalty != 1.0:
-        seen = _index({*row.prompt_token_ids, *row.output_token_ids}, logits)
+        # What was seen twice is set twice, to the same value.
+        seen = _index(np.array([*row.prompt_token_ids, *row.output_token_ids], np.int64), logits)
         values = logits[seen]
         logits[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if (params.frequency_penalty or params.presence_penalty) and row.output_token_ids:
         tokens, counts = np.unique(np.asarray(row.output_token_ids), return_counts=True)
         penalty = params.frequency_penalty * counts + params.presence_penalty
-        logits[_index(tokens.tolist(), logits)] -= torch.from_numpy(penalty).to(logits)
+        logits[_index(tokens, logits)] -= torch.from_numpy(penalty).to(logits)
 
 
 def _completing_tokens(words: Sequence[Sequence[int]], output: Sequence[int]) -> set[int]:
@@ -57,8 +60,7 @@ def _completing_tokens(words: Sequence[Sequence[int]], output: Sequence[int]) ->
     }
 
 
-def _index(token_ids: Iterable[int], logits: torch.Tensor) -> torch.Tensor:
-    index = torch.tensor(list(token_ids), dtype=torch.int64)
-    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(logits):
+def _index(token_ids: npt.NDArray[np.int64], logits: torch.Tensor) -> torch.Tensor:
+    if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < len(logits):
         raise IndexError(f"a token id of the request is outside the model's vocabulary of {len(logits)}")
-    return index.to(logits.device)
+    return torch.from_numpy(token_ids).to(logits.device)

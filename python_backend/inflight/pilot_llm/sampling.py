@@ -13,7 +13,11 @@ Note vLLM's default of 16 tokens: a client that sends no `max_tokens` gets a sho
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from pilot_llm.errors import InvalidRequestError
 from pilot_llm.fields import Flag, Integer, ListOf, Number, Text, checked, checked_values, unknown_name
@@ -163,6 +167,17 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @cached_property
+    def allowed_index(self) -> npt.NDArray[np.int64]:
+        """`allowed_token_ids` as the sampler takes them, made once: there may be many."""
+        return np.array(self.allowed_token_ids or (), np.int64)
+
+    @cached_property
+    def biases(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """`logit_bias` as the sampler takes it, made once: token ids, and what is added to their logits."""
+        bias = self.logit_bias or {}
+        return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
 
     @property
     def has_rules(self) -> bool:
