@@ -2,7 +2,7 @@
 
 Server 2.51 goes on calling such a model ready, answers its new requests with an error and leaves its open streams
 hanging. A dead stub stays a zombie child of the server until its model is unloaded; one that ends with an unload is
-waited for at once. So a zombie child is a death, and nothing else is.
+waited for at once, which is a moment. So a child that stays a zombie is a death, and nothing else is.
 
     running --death--> unload, load --ok--> running
                             |
@@ -22,6 +22,7 @@ from pilot_server.errors import ServerError
 INTERVAL_S = 0.5
 _MAX_DEATHS = 3
 _WINDOW_S = 60.0
+_WAITED_FOR_WITHIN_S = 0.4
 
 
 class StubWatch:
@@ -45,15 +46,17 @@ class StubWatch:
             children = self._server.children()
         except psutil.NoSuchProcess:
             return []
-        dead: list[str] = []
+        zombies: list[psutil.Process] = []
         for child in children:
             try:
                 if child.status() != psutil.STATUS_ZOMBIE:
                     self._remember(child)
-                elif (model := self._model_by_pid.pop(child.pid, None)) is not None and model not in dead:
-                    dead.append(model)
+                elif child.pid in self._model_by_pid:
+                    zombies.append(child)
             except psutil.NoSuchProcess:
                 continue
+        left = _still_zombies(zombies)
+        dead = list(dict.fromkeys(model for child in left if (model := self._model_by_pid.pop(child.pid, None))))
         for model in dead:
             self._bring_back(model)
         return dead
@@ -85,6 +88,22 @@ class StubWatch:
             self._say(f"Model {model}: ready again")
         except ServerError as error:
             self._say(f"Model {model}: its process died, and it could not be loaded again: {error}")
+
+
+def _still_zombies(zombies: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that nobody waits for."""
+    deadline_s = time.monotonic() + _WAITED_FOR_WITHIN_S
+    while zombies and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+        zombies = [child for child in zombies if _is_zombie(child)]
+    return zombies
+
+
+def _is_zombie(child: psutil.Process) -> bool:
+    try:
+        return bool(child.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def recent(times_s: list[float]) -> list[float]:

@@ -94,10 +94,10 @@ def _recorded(build: Path) -> dict[str, Any]:
 
 def _files(model_dir: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Size, time and SHA-256 of each file. One of a `known` size and time is not read again; where only the time
-    differs, and the content does not, the known time is kept.
+    differs, and the content does not, the known time is kept. What Python has compiled does not count.
     """
     files = {}
-    for path in sorted(path for path in model_dir.rglob("*") if path.is_file()):
+    for path in sorted(path for path in model_dir.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         name, status = str(path.relative_to(model_dir)), path.stat()
         before = known.get(name)
         if before is not None and before[:2] == [status.st_size, status.st_mtime_ns]:

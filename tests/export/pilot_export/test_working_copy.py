@@ -42,6 +42,7 @@ def test_a_model_that_has_changed_since_is_not_taken_for_the_copy(committed: Pat
     copy = working_copy(committed, build)
     (copy / "a" / "config.pbtxt").write_text("tuned")
     os.utime(committed / "a" / "1" / "model.onnx", ns=(0, 0))  # another time alone is no change
+    install_files(committed / "a", {"1/__pycache__/model.pyc": "a server that ran from there has compiled it"})
     require_unchanged(committed, build, ["a", "unknown"])
     (committed / "a" / "1" / "model.onnx").write_text("retrain")
     with pytest.raises(
