@@ -11,7 +11,6 @@ pip downloads, because it knows the proxies, mirrors and certificates that the u
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilot_base.errors import PilotError
+from pilot_base.hashes import file_sha256
 from pilot_base.progress import Say, silent
 
 
@@ -138,8 +138,7 @@ def _download(package: PinnedPackage, room: Path, say: Say) -> Path:
             f"{package.name} {package.version} could not be downloaded ({reasons[-1]}). "
             "Check the network and pip's settings (pip config list), then run the command again"
         )
-    with archives[0].open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_sha256(archives[0])
     if digest != package.sha256:
         raise DownloadError(
             f"{archives[0].name} has sha256 {digest}, pinned is {package.sha256}. "

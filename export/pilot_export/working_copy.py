@@ -4,7 +4,6 @@
 <build>/copied_models.json          of each model that was copied: from where, and its files as they were
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pilot_base.hashes import file_sha256
 from pilot_export.errors import InstallError
 
 _RECORD = "copied_models.json"
@@ -103,8 +103,7 @@ def _files(model_dir: Path, known: dict[str, list[Any]]) -> dict[str, list[Any]]
         if before is not None and before[:2] == [status.st_size, status.st_mtime_ns]:
             files[name] = before
             continue
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = file_sha256(path)
         if before is not None and before[2] == digest:
             files[name] = before
         else:

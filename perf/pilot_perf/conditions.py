@@ -10,6 +10,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pilot_base.cpus import usable_cpus, usable_memory_bytes
+from pilot_base.hashes import file_sha256
 from pilot_perf.gpu import Gpus
 
 # What the models of an embedded server compute with.
@@ -100,8 +101,7 @@ def _is_record(path: Path) -> bool:
 
 
 def file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return file_sha256(path)[:16]
 
 
 def text_hash(text: str) -> str:

@@ -55,15 +55,13 @@ class Verdict:
             return "no configuration kept the budget with confidence when it was measured again: the untuned one stays"
         if self.ratio is None or self.ratio.low is None:
             return "too few confirming measurements succeeded for a comparison: the untuned configuration stays"
-        is_faster = self.ratio.is_a_difference and self.ratio.value > 1
         if not self.untuned_keeps:
             # The untuned side ran at a load beyond its budget, so its throughput is flattered and the ratio is not.
-            return (
-                f"the chosen configuration {'is faster and ' * is_faster}keeps the budget, which the untuned one breaks"
-            )
+            how = "is faster and " if self._is_faster else ""
+            return f"the chosen configuration {how}keeps the budget, which the untuned one breaks"
         if not self.ratio.is_a_difference:
             return "no difference found: the interval of the ratio includes 1, and the untuned configuration stays"
-        if not is_faster:
+        if not self._is_faster:
             return "the chosen configuration is slower than the untuned one: the untuned one stays"
         return "the chosen configuration is faster within the budget"
 
@@ -72,7 +70,11 @@ class Verdict:
         """Whether the chosen configuration should replace the untuned one: it is faster, or alone keeps the budget."""
         if not self.chosen_keeps or self.ratio is None or self.ratio.low is None:
             return False
-        return not self.untuned_keeps or (self.ratio.is_a_difference and self.ratio.value > 1)
+        return self._is_faster or not self.untuned_keeps
+
+    @property
+    def _is_faster(self) -> bool:
+        return self.ratio is not None and self.ratio.is_a_difference and self.ratio.value > 1
 
 
 def confirm(history: Sequence[Measurement], slo: Slo) -> Confirm:

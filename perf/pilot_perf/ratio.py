@@ -54,14 +54,16 @@ class Ratio:
 
 def t_95(freedom: int) -> float:
     """The two-sided 95% quantile of Student's t."""
-    return _T_95[freedom - 1] if freedom <= len(_T_95) else _many(1.959964, freedom)
+    return _quantile(_T_95, 1.959964, freedom)
 
 
-def _many(normal: float, freedom: int) -> float:
-    """Student's quantile from the normal one, right to 0.001 from 15 degrees of freedom on.
+def _quantile(table: Sequence[float], normal: float, freedom: int) -> float:
+    """Student's, from the table, and beyond it from the normal quantile, right to 0.001 there.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
     """
+    if freedom <= len(table):
+        return table[freedom - 1]
     first = (normal**3 + normal) / 4
     second = (5 * normal**5 + 16 * normal**3 + 3 * normal) / 96
     return normal + first / freedom + second / freedom**2
@@ -72,8 +74,7 @@ def upper_bound(values: Sequence[float]) -> float:
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return math.inf
     freedom = len(values) - 1
-    is_listed = freedom <= len(_T_95_ONE_SIDED)
-    quantile = _T_95_ONE_SIDED[freedom - 1] if is_listed else _many(1.644854, freedom)
+    quantile = _quantile(_T_95_ONE_SIDED, 1.644854, freedom)
     return mean(values) + quantile * stdev(values) / math.sqrt(len(values))
 
 

@@ -83,11 +83,8 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             try:
                 self._submit(request, sender)
-            except (InvalidRequestError, UnavailableError) as error:
-                _refuse(sender, RequestError(error.code, str(error)))
             except Exception as error:  # noqa: BLE001 a defect of ours must cost this request only
-                pb_utils.Logger.log_error(f"{self._name}: a request failed in execute: {traceback.format_exc()}")
-                _refuse(sender, RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
+                _refuse(sender, self._request_error(error))
 
     def finalize(self) -> None:
         """Called by Triton once the model takes no more requests."""
@@ -121,16 +118,19 @@ class TritonPythonModel:
                     )
                 )
             except Exception as error:  # noqa: BLE001 a defect of ours, like a refusal, ends this request by its group
-                is_known = isinstance(error, (InvalidRequestError, UnavailableError))
-                if not is_known:
-                    pb_utils.Logger.log_error(f"{self._name}: a request failed: {traceback.format_exc()}")
-                code = error.code if isinstance(error, (InvalidRequestError, UnavailableError)) else ErrorCode.INTERNAL
-                group.give_up(len(parsed) - index, RequestError(code, str(error) if is_known else repr(error)))
+                group.give_up(len(parsed) - index, self._request_error(error))
                 # Nobody will read what the rows before it have to say, and the refusal comes when they have ended.
                 for row_id in submitted:
                     self._engine.cancel(row_id)
                 return
             submitted.append(request_id)
+
+    def _request_error(self, error: Exception) -> RequestError:
+        """What the client is told; a defect of ours is logged, too."""
+        if isinstance(error, (InvalidRequestError, UnavailableError)):
+            return RequestError(error.code, str(error))
+        pb_utils.Logger.log_error(f"{self._name}: a request failed in execute: {traceback.format_exc()}")
+        return RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _unload(self, reason: str) -> None:
         """The engine is dead: make /ready say so. Triton goes on serving what is in flight, then calls finalize."""

@@ -167,6 +167,7 @@ class Responder:
         try:
             self._work_until_relieved(worker)
         except BaseException as error:  # noqa: BLE001 without its worker no answer would ever end
+            _log.exception("a responder thread failed")
             self._on_defect(f"a responder thread failed: {error!r}")
 
     def _work_until_relieved(self, worker: _Worker) -> None:

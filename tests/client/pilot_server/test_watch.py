@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -54,30 +54,32 @@ def test_model_of_a_killed_stub_answers_again(tmp_path: Path, start_server: Star
     assert watch.look() == []
 
 
-def test_a_zombie_that_is_waited_for_in_a_moment_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server takes a moment to wait for a stub that ends with an unload; here this process is the server."""
+@pytest.fixture
+def zombie(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StubWatch, subprocess.Popen[bytes]]]:
+    """A stub that has ended, and who has seen it alive; this process is its server."""
+    monkeypatch.setattr("pilot_server.watch._repositories", lambda _server: [])
+    monkeypatch.setattr("pilot_server.watch.model_of_stub", lambda words, _repositories: "m" if words else None)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stub:
-        monkeypatch.setattr("pilot_server.watch._repositories", lambda _server: [])
-        monkeypatch.setattr("pilot_server.watch.model_of_stub", lambda words, _repositories: "m" if words else None)
         watch = StubWatch(os.getpid(), "http://127.0.0.1:9", max_deaths=1)
         assert watch.look() == []
         assert stub.stdin is not None
         stub.stdin.close()
         wait_for_zombie(stub.pid)
-        threading.Timer(0.1, stub.wait).start()
-        assert watch.look() == []
+        yield watch, stub
 
 
-def test_a_zombie_that_nobody_waits_for_is_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stub:
-        monkeypatch.setattr("pilot_server.watch._repositories", lambda _server: [])
-        monkeypatch.setattr("pilot_server.watch.model_of_stub", lambda words, _repositories: "m" if words else None)
-        watch = StubWatch(os.getpid(), "http://127.0.0.1:9", max_deaths=1)
-        assert watch.look() == []
-        assert stub.stdin is not None
-        stub.stdin.close()
-        wait_for_zombie(stub.pid)
-        assert watch.look() == ["m"]
+def test_a_zombie_that_is_waited_for_in_a_moment_is_no_death(
+    zombie: tuple[StubWatch, "subprocess.Popen[bytes]"],
+) -> None:
+    """As a server does with a stub that ends with an unload."""
+    watch, stub = zombie
+    threading.Timer(0.1, stub.wait).start()
+    assert watch.look() == []
+
+
+def test_a_zombie_that_nobody_waits_for_is_a_death(zombie: tuple[StubWatch, "subprocess.Popen[bytes]"]) -> None:
+    watch, _ = zombie
+    assert watch.look() == ["m"]
 
 
 def wait_for_zombie(pid: int) -> None:

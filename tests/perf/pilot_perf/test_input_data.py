@@ -7,7 +7,7 @@ import pytest
 
 from pilot_client.model_config import parse
 from pilot_perf.errors import InputDataError
-from pilot_perf.input_data import MAX_ROWS, cut, random_rows, read_rows, write_rows
+from pilot_perf.input_data import MAX_ROWS, cut, random_rows, read_raw_rows, read_rows, write_rows
 from pilot_perf.lengths import parse_lengths
 
 TEXT_MODEL = parse(
@@ -41,6 +41,12 @@ def test_more_rows_than_are_useful_are_left_out(tmp_path: Path) -> None:
 def test_inputs_without_equal_rows_are_refused(samples: dict[str, np.ndarray], tmp_path: Path) -> None:
     with pytest.raises(InputDataError, match="same number of rows, at least one"):
         write_rows(samples, tmp_path / "rows.json")
+
+
+def test_bytes_that_are_no_text_are_refused_when_they_are_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", IMAGE=np.array([b"text", b"\xff\xd8\xff\xe0"]))
+    with pytest.raises(InputDataError, match=r"holds bytes that are no UTF-8 text .*Let the model take TYPE_UINT8"):
+        read_raw_rows(tmp_path / "rows.npz")
 
 
 def test_an_npz_and_the_json_that_is_made_of_it_hold_the_same_rows(tmp_path: Path) -> None:

@@ -15,17 +15,12 @@ from numba import njit
 
 from pilot_llm.kernels.arithmetic import even_part
 from pilot_llm.kernels.features import FMA_ROWS, UNPACKS_FIRST
-from pilot_llm.kernels.kv_block import BLOCK_SIZE, FLOAT32
+from pilot_llm.kernels.kv_block import BLOCK_SIZE, ELEMENT_BYTES, FLOAT32
 from pilot_llm.kernels.machine_code import LANES, fma_tile_f16, fma_tile_f32, store_f16, store_f32, unpack_f16
 from pilot_llm.kernels.team import address
 
 # That a tile asks memory for: the next one would be needed before it is there.
 _BLOCKS_AHEAD = 2
-
-
-@njit(inline="always")
-def _element_bytes(element):
-    return np.int64(4) if element == FLOAT32 else np.int64(2)
 
 
 @njit
@@ -47,12 +42,12 @@ def _store(vector, base, inner, outer, element):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def store_key(vector, block, token, element):
-    _store(vector, block + token * _element_bytes(element), BLOCK_SIZE, LANES * BLOCK_SIZE, element)
+    _store(vector, block + token * ELEMENT_BYTES[element], BLOCK_SIZE, LANES * BLOCK_SIZE, element)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def store_value(vector, block, token, element):
-    _store(vector, block + token * LANES * _element_bytes(element), 1, LANES * BLOCK_SIZE, element)
+    _store(vector, block + token * LANES * ELEMENT_BYTES[element], 1, LANES * BLOCK_SIZE, element)
 
 
 @njit(inline="always")
@@ -66,7 +61,7 @@ def _tile(element, rows, row, row_stride, panel, following, depth, out, out_stri
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_block(vectors, row, row_stride, block, following, element, head_dim, out, out_stride, zeros, num_keys):
     """num_keys 0: scores of a block of keys. Otherwise add the first `num_keys` values of a block, weighted."""
-    element_bytes = _element_bytes(element)
+    element_bytes = ELEMENT_BYTES[element]
     most_rows = even_part(vectors, FMA_ROWS)
     for first in range(0, vectors, most_rows):
         height = np.int64(min(most_rows, vectors - first))

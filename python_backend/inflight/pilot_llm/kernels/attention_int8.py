@@ -35,12 +35,11 @@ from pilot_llm.kernels.machine_code import (
     value_tile,
 )
 from pilot_llm.kernels.packing import ORDER_IN_QUAD, ROW_TYPE, ROW_ZERO
+from pilot_llm.kernels.row_kernels import quantize_row
 from pilot_llm.kernels.team import address
 
 _F = np.float32
-_ROW_TYPE = np.dtype(ROW_TYPE).type
 _ROW_ZERO = np.int32(ROW_ZERO)
-_ORDER = tuple(ORDER_IN_QUAD)
 _WEIGHT_PARTS = 2 if HAS_VNNI else 1
 _MOST_WEIGHT = _F(32767)
 # Memory is asked for a chunk ahead. Its 128 x 32767 x 127 is an int32.
@@ -73,7 +72,7 @@ def store_key(vector, block, token):
     total = np.int32(0)
     for quad in range(depth // DOT_DEPTH):
         for place in range(DOT_DEPTH):
-            value = np.int32(vector[quad * DOT_DEPTH + _ORDER[place]])
+            value = np.int32(vector[quad * DOT_DEPTH + ORDER_IN_QUAD[place]])
             total += value
             panel[quad, token, place] = value
     carray(as_pointer(block + depth * BLOCK_SIZE), BLOCK_SIZE, np.float32)[token] = scale
@@ -86,19 +85,11 @@ def store_value(vector, block, token):
     depth = len(vector)
     scale = _quantize(vector)
     panels = carray(as_pointer(block), (depth // LANES, BLOCK_SIZE // DOT_DEPTH, LANES, DOT_DEPTH), np.int8)
-    quad, place = token // DOT_DEPTH, _ORDER[token % DOT_DEPTH]
+    quad, place = token // DOT_DEPTH, ORDER_IN_QUAD[token % DOT_DEPTH]
     for panel in range(depth // LANES):
         for lane in range(LANES):
             panels[panel, quad, lane, place] = np.int32(vector[panel * LANES + lane])
     carray(as_pointer(block + depth * BLOCK_SIZE), BLOCK_SIZE, np.float32)[token] = scale
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _quantize_query(query, target):
-    scale, factor = quantized_by(largest_magnitude(query), _F(127))
-    for index in range(len(query)):
-        target[index] = np.int32(rounded(query[index] * factor)) + _ROW_ZERO
-    return scale
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -108,12 +99,13 @@ def score(heads, first_row, first_head, shared, scale, blocks, keys, scores, roo
     vectors, depth = len(scores), heads.shape[2]
     zeros, room = room[:LANES], room[LANES:]
     scales, room = room[:vectors], room[vectors:]
-    rows = room[: vectors * depth].view(_ROW_TYPE)[: vectors * depth].reshape(vectors, depth)
+    rows = room[: vectors * depth].view(ROW_TYPE)[: vectors * depth].reshape(vectors, depth)
     zeros[:] = 0
     height = even_part(vectors, DOT_ROWS)
     for row in range(vectors):
         query = heads[first_row + row // shared, first_head + row % shared]
-        scales[row] = _quantize_query(query, rows[row]) * scale
+        quantize_row(query, rows[row], scales[row : row + 1])
+        scales[row] *= scale
     for index in range(len(blocks)):
         block = start + blocks[index] * block_bytes
         following = start + blocks[min(index + _KEY_BLOCKS_AHEAD, len(blocks) - 1)] * block_bytes
@@ -168,7 +160,7 @@ def _rooms(room, vectors, num_blocks, depth):
     value_scales, room = room[:num_keys], room[num_keys:]
     scales, room = room[:num_rows].reshape(vectors, _WEIGHT_PARTS), room[num_rows:]
     answers, room = room[: num_rows * depth].reshape(vectors, _WEIGHT_PARTS, depth), room[num_rows * depth :]
-    rows = room[: vectors * num_keys].view(_ROW_TYPE)[: num_rows * num_keys].reshape(vectors, _WEIGHT_PARTS, num_keys)
+    rows = room[: vectors * num_keys].view(ROW_TYPE)[: num_rows * num_keys].reshape(vectors, _WEIGHT_PARTS, num_keys)
     return table, value_scales, scales, answers, rows
 
 

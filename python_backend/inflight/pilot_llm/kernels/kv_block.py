@@ -6,7 +6,8 @@ BLOCK_SIZE = LANES
 FLOAT32, FLOAT16, INT8 = 0, 1, 2
 """How elements are stored. The cache itself is an array of bytes."""
 
-ELEMENT_BYTES = {FLOAT32: 4, FLOAT16: 2, INT8: 1}
+ELEMENT_BYTES = 4, 2, 1
+"""By the element's number."""
 
 
 def key_bytes(element: int, head_dim: int) -> int:

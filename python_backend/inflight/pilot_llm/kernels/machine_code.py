@@ -412,7 +412,7 @@ def make_store(element: str) -> Any:
     return store
 
 
-fma_tile_f32, fma_tile_bf16, fma_tile_f16 = (make_fma_tile(element) for element in ELEMENT_BYTES)
+fma_tile_f32, fma_tile_bf16, fma_tile_f16 = (make_fma_tile(element) for element in ("float32", "bfloat16", "float16"))
 unpack_bf16, unpack_f16 = make_unpack("bfloat16"), make_unpack("float16")
 store_f32, store_f16 = make_store("float32"), make_store("float16")
 value_tile = make_value_tile(DOT_VNNI if HAS_VNNI else DOT_AVX2, DOT_ROWS)

@@ -13,7 +13,7 @@ from pilot_llm.kernels.memory import Array, weight_empty, weight_zeros
 ROW_TYPE = np.uint8 if HAS_VNNI else np.int16
 ROW_ZERO = 128 if HAS_VNNI else 0
 # The bytes of a lane, so that widening the even ones, then the odd ones, gives neighbours of the depth.
-ORDER_IN_QUAD = [0, 1, 2, 3] if HAS_VNNI else [0, 2, 1, 3]
+ORDER_IN_QUAD = (0, 1, 2, 3) if HAS_VNNI else (0, 2, 1, 3)
 
 NO_CORRECTION = np.empty((0, 0, 0), np.int32)
 

@@ -45,7 +45,8 @@ def rms_norm(rows, weight, eps, out, room, progress, stage):
 
 
 @njit(nogil=True, error_model="numpy")
-def _quantize_row(row, target, scales):
+def quantize_row(row, target, scales):
+    """row [K] -> target [K] ROW_TYPE, scales [groups]."""
     size = len(row) // len(scales)
     for group in range(len(scales)):
         part, out = row[group * size : (group + 1) * size], target[group * size : (group + 1) * size]
@@ -60,7 +61,7 @@ def quantize(rows, out, progress, stage):
     values, scales = out
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
         for number in range(first, end):
-            _quantize_row(rows[number], values[number], scales[number])
+            quantize_row(rows[number], values[number], scales[number])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -70,7 +71,7 @@ def rms_norm_quantize(rows, weight, eps, out, room, progress, stage):
     for first, end in pieces(progress, stage, len(rows), rows_each(len(rows))):
         for number in range(first, end):
             _norm_row(rows[number], weight, eps, normed)
-            _quantize_row(normed, values[number], scales[number])
+            quantize_row(normed, values[number], scales[number])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -89,7 +90,7 @@ def gated_quantize(gate_up, out, room, progress, stage):
     for first, end in pieces(progress, stage, len(values), rows_each(len(values))):
         for number in range(first, end):
             _gate_row(gate_up[number], product)
-            _quantize_row(product, values[number], scales[number])
+            quantize_row(product, values[number], scales[number])
 
 
 _OPTIONS = {"nogil": True, "error_model": "numpy"}

@@ -171,3 +171,8 @@ def test_types_and_shapes_are_those_that_config_pbtxt_promises() -> None:
         assert array.ndim == 1 + len(spec.dims), spec.name
         assert array.shape[0] == 1, spec.name
     assert response["output_log_probs"].tolist() == [[[-0.25, -0.25]]]
+
+
+def test_a_batch_of_no_rows_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="text_input: a batch of no rows has no answer"):
+        parse_all(text_input=np.empty((0, 1), np.object_), max_tokens=np.empty((0, 1), np.int32))
